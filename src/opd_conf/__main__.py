@@ -1,0 +1,5 @@
+"""`python -m opd_conf`."""
+
+from opd_conf.app import main
+
+main()

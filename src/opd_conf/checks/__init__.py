@@ -1,0 +1,70 @@
+"""Pre-flight checks: everything about a composed configuration that verl would find late, or never.
+
+A rule is a public function `(run: View) -> Iterator[Finding]` of one of the modules below; adding one is writing one.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from types import FunctionType, ModuleType
+
+from omegaconf import DictConfig
+
+from opd_conf.checks import batch, engine, files, keys, loss, placement, rollout, teachers
+from opd_conf.checks.finding import Finding, Rule, error
+from opd_conf.checks.report import as_dict, report
+from opd_conf.mistakes import nearest
+from opd_conf.view import Malformed, View, view
+
+__all__ = ["RULES", "Finding", "Rule", "as_dict", "findings", "has_errors", "report"]
+
+SEVERITIES = ("error", "warning", "note")
+
+
+def _rules_of(module: ModuleType) -> list[Rule]:
+    """The public functions of a module that take a View and yield findings."""
+    rule = {"run": View, "return": Iterator[Finding]}
+    return [
+        thing
+        for name, thing in vars(module).items()
+        if isinstance(thing, FunctionType) and thing.__annotations__ == rule and not name.startswith("_")
+    ]
+
+
+RULES: dict[str, Rule] = {
+    rule.__name__: rule
+    for module in (loss, batch, placement, teachers, rollout, engine, files, keys)
+    for rule in _rules_of(module)
+}
+"""All rules by id, in the order in which they are documented."""
+
+
+def findings(config: DictConfig) -> list[Finding]:
+    """All that is to say about a composed configuration, errors first; rules in `checks.ignore` are left out.
+
+    With values that no rule can count with (id `wrong_value`), only these are reported.
+    """
+    try:
+        run = view(config)
+    except Malformed as malformed:
+        return [Finding("error", (fault.key,), fault.message, fault.fix, "wrong_value") for fault in malformed.faults]
+    rules = [rule for name, rule in RULES.items() if name not in run.ignored]
+    found = [replace(finding, id=rule.__name__) for rule in [*rules, unknown_rule] for finding in rule(run)]
+    return sorted(found, key=lambda finding: (SEVERITIES.index(finding.severity), finding.id))
+
+
+def has_errors(found: Sequence[Finding]) -> bool:
+    """Whether the run must not start."""
+    return any(finding.severity == "error" for finding in found)
+
+
+def unknown_rule(run: View) -> Iterator[Finding]:
+    """Every id in checks.ignore is one of a rule."""
+    for name in run.ignored:
+        if name not in RULES:
+            near = nearest(name, RULES)
+            kept = [known for known in run.ignored if known in RULES] + near[:1]
+            yield error(
+                "checks.ignore",
+                message=f"checks.ignore has {name}, and no rule is called so; nearest: {', '.join(near) or 'none'}.",
+                fix=f"'checks.ignore=[{','.join(kept)}]'",
+            )

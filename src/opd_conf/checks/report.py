@@ -1,0 +1,76 @@
+"""Findings for people (a terminal or a log) and for programs (JSON)."""
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from opd_conf.checks.finding import Finding
+from opd_conf.errors import UserError
+
+COLOURS = {"error": "bold red", "warning": "yellow", "note": "cyan"}
+
+
+def report(found: Sequence[Finding], config: DictConfig) -> None:
+    """Shows findings in the form that `checks.report` names: text on stderr, or one JSON document on stdout."""
+    form, ignored = (
+        OmegaConf.select(config, "checks.report", default="text"),
+        OmegaConf.select(config, "checks.ignore") or (),
+    )
+    if form == "json":
+        print(as_json(found, ignored))
+    elif form == "text":
+        _show(found, ignored)
+    else:
+        raise UserError(f"checks.report is {form}; it can be text or json.\n  type: checks.report=text")
+
+
+def as_dict(finding: Finding) -> dict[str, Any]:
+    """A finding as plain data: id, severity, keys, message, fix."""
+    return {"id": finding.id, **asdict(finding), "keys": list(finding.keys)}
+
+
+def as_json(found: Sequence[Finding], ignored: Sequence[str]) -> str:
+    """One JSON document: findings, the numbers of errors and warnings, and the rules that were left out."""
+    document = {
+        "findings": [as_dict(finding) for finding in found],
+        "errors": _count(found, "error"),
+        "warnings": _count(found, "warning"),
+        "ignored": list(ignored),
+    }
+    return json.dumps(document, indent=2, ensure_ascii=False)
+
+
+def summary(found: Sequence[Finding], ignored: Sequence[str]) -> str:
+    """One line: how many of what, and which rules were left out."""
+    counts = [(_count(found, severity), severity) for severity in ("error", "warning", "note")]
+    parts = [f"{count} {severity}{'s' * (count > 1)}" for count, severity in counts if count]
+    left_out = f" Left out: {', '.join(ignored)}." if ignored else ""
+    return f"{', '.join(parts) or 'No findings'}.{left_out}"
+
+
+def _count(found: Sequence[Finding], severity: str) -> int:
+    return sum(finding.severity == severity for finding in found)
+
+
+def _show(found: Sequence[Finding], ignored: Sequence[str]) -> None:
+    """Each finding as: severity and id, message, what to type. Lines are never broken outside a terminal."""
+    from rich.console import Console
+    from rich.padding import Padding
+    from rich.text import Text
+
+    console = Console(file=sys.stderr, highlight=False, soft_wrap=not sys.stderr.isatty())
+    for finding in found:
+        console.print(Text.assemble((finding.severity, COLOURS[finding.severity]), "  ", (finding.id, "bold")))
+        console.print(
+            Padding(Text(finding.message), (0, 0, 0, 2)) if sys.stderr.isatty() else Text(f"  {finding.message}")
+        )
+        console.print(Text.assemble("  type: " if _typed(finding) else "  ", (finding.fix, "green")), soft_wrap=True)
+    console.print(Text(summary(found, ignored)))
+
+
+def _typed(finding: Finding) -> bool:
+    return "=" in finding.fix or finding.fix.startswith("python ")

@@ -1,0 +1,68 @@
+"""How the student's answers are generated."""
+
+from collections.abc import Iterator
+
+from opd_conf.checks.finding import Finding, error
+from opd_conf.mistakes import nearest
+from opd_conf.view import ROLLOUT, View, largest_divisor
+
+BACKENDS = ("vllm", "sglang", "trtllm")
+"""workers/rollout/base.py, the registry."""
+
+
+def rollout_backend(run: View) -> Iterator[Finding]:
+    """The student's server is one that verl has."""
+    if run.rollout.backend not in BACKENDS:
+        yield error(
+            f"{ROLLOUT}.name",
+            message=f"{ROLLOUT}.name is {run.rollout.backend}; verl has {', '.join(BACKENDS)}.",
+            fix=f"{ROLLOUT}.name={(nearest(str(run.rollout.backend), BACKENDS) or ['vllm'])[0]}",
+        )
+
+
+def rollout_divides_world(run: View) -> Iterator[Finding]:
+    """The student's accelerators are a whole number of replicas.
+
+    verl: workers/engine_workers.py:ActorRolloutRefWorker.init_model.
+    """
+    server, world = run.rollout, run.student_world
+    if world % server.accelerators:
+        others = server.data_parallel * server.pipeline_parallel
+        fits = world % others == 0
+        sizes = {
+            "tensor_model_parallel_size": largest_divisor(world // others if fits else world, server.tensor_parallel)
+        }
+        sizes |= {} if fits else {"data_parallel_size": 1, "pipeline_model_parallel_size": 1}
+        yield error(
+            f"{ROLLOUT}.tensor_model_parallel_size",
+            f"{ROLLOUT}.data_parallel_size",
+            f"{ROLLOUT}.pipeline_model_parallel_size",
+            "trainer.n_gpus_per_node",
+            message=f"A replica of the student takes {server.sizes} accelerators, which do not divide the student's "
+            f"{world}.",
+            fix=" ".join(run.set(f"{ROLLOUT}.{name}", size) for name, size in sizes.items()),
+        )
+
+
+def rollout_context(run: View) -> Iterator[Finding]:
+    """The student's server has room for prompt and response; verl cuts answers short without a word.
+
+    verl: workers/rollout/vllm_rollout/vllm_async_server.py:generate, sglang_rollout/async_sglang_server.py:generate.
+    """
+    needed = run.sequence_length + _spare(run)
+    limit = run.rollout.max_model_len
+    if limit is not None and limit < needed:
+        spare = " + 1 that SGLang keeps" if _spare(run) else ""
+        yield error(
+            f"{ROLLOUT}.max_model_len",
+            "data.max_prompt_length",
+            "data.max_response_length",
+            message=f"The student's server holds {limit} tokens, and a sequence may have {run.prompt_length} + "
+            f"{run.response_length}{spare} = {needed}: answers to long prompts would be cut off silently.",
+            fix=f"{ROLLOUT}.max_model_len={run.sequence_length + 1}",
+        )
+
+
+def _spare(run: View) -> int:
+    """Tokens that a server keeps beside the sequence."""
+    return 1 if run.rollout.backend == "sglang" else 0

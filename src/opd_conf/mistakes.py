@@ -1,0 +1,403 @@
+"""What Hydra and OmegaConf raise for a user's mistake, as a message that says what to type instead."""
+
+import difflib
+import re
+import shlex
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import yaml
+from hydra.errors import (
+    CompactHydraException,
+    HydraException,
+    InstantiationException,
+    MissingConfigException,
+    OverrideParseException,
+)
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import (
+    GrammarParseError,
+    InterpolationKeyError,
+    InterpolationResolutionError,
+    MissingMandatoryValue,
+    OmegaConfBaseException,
+    ValidationError,
+)
+
+from opd_conf.errors import UserError
+
+PLAIN = re.compile(r"[A-Za-z0-9_./:@%+-]+")
+"""A value that needs quotes neither for Hydra nor for the shell."""
+
+NO_OPTION = ("none", "None", "off", "false", "False", "", "~")
+"""What people type to leave a group out."""
+
+MODEL_KEYS = {
+    "student": "actor_rollout_ref.model.path",
+    "teacher": "distillation.teacher_models.teacher_model.model_path",
+}
+"""Where a model goes that no preset is made for."""
+
+WRONG_VALUES = (GrammarParseError, InterpolationResolutionError, MissingMandatoryValue, ValidationError)
+"""Errors of OmegaConf that a user's value can cause; its other ones are faults of a program."""
+
+RARE = ("critic.", "reward.", "reward_model.", "hydra.")
+"""Blocks that nobody means who does not name them: verl's own keys are there a second time."""
+
+OPTIONAL = ("experiment",)
+"""Groups that a run can do without."""
+
+
+def explain(error: Exception) -> str | None:
+    """A message for people when the error is a user's mistake in arguments or files; None for anything else."""
+    if isinstance(error, (UserError, HydraException, OmegaConfBaseException)):
+        for cause in _chain(error):
+            if isinstance(cause, UserError):
+                return str(cause)
+    for explanation in _EXPLANATIONS:
+        if (message := explanation(error)) is not None:
+            return message
+    return None
+
+
+# Names that were meant
+
+
+def nearest(name: str, known: Iterable[str], limit: int = 3) -> list[str]:
+    """The known names that look like a name, nearest first; none when nothing looks like it."""
+    lowered = {candidate.lower(): candidate for candidate in known}
+    return [lowered[found] for found in difflib.get_close_matches(name.lower(), lowered, limit, 0.6)]
+
+
+def nearest_keys(key: str, known: Iterable[str], limit: int = 3) -> list[str]:
+    """The dotted keys that may have been meant, the likeliest first; their last part is the key's, or looks like it.
+
+    Parts that a candidate shares count most: `distillation.topk` → `distillation.distillation_loss.topk`.
+    """
+    *parents, last = key.split(".")
+    candidates = [name for name in known if not name.startswith(RARE) or key.startswith(RARE)]
+    similar = difflib.get_close_matches(last, {name.rpartition(".")[2] for name in candidates}, 5, 0.75)
+
+    def likeness(candidate: str) -> float:
+        *above, name = candidate.split(".")
+        return len(set(parents) & set(above)) + _ratio(last, name) + _ratio(key, candidate)
+
+    alike = [name for name in candidates if name.rpartition(".")[2] in similar]
+    return sorted(alike, key=likeness, reverse=True)[:limit]
+
+
+def _ratio(one: str, other: str) -> float:
+    return difflib.SequenceMatcher(None, one, other).ratio()
+
+
+# What to type
+
+
+def argument(key: str, value: object) -> str:
+    """`key=value` as it is typed in a shell, quoted for the shell and for Hydra where needed."""
+    text = literal(value)
+    return f"{key}={text}" if PLAIN.fullmatch(text) else shlex.quote(f"{key}={text}")
+
+
+def literal(value: object) -> str:
+    """A value in Hydra's grammar of overrides."""
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    if isinstance(value, str):
+        return value if PLAIN.fullmatch(value) and not _is_other_type(value) else _in_quotes(value)
+    if isinstance(value, (list, tuple)):
+        return f"[{','.join(map(literal, value))}]"
+    if isinstance(value, dict):
+        return "{" + ",".join(f"{name}:{literal(item)}" for name, item in value.items()) + "}"
+    return str(value)
+
+
+def _is_other_type(text: str) -> bool:
+    """Whether Hydra reads an unquoted text as a number, a boolean or null."""
+    return re.fullmatch(r"null|true|false|nan|[+-]?(inf|[\d_.]+(e[+-]?\d+)?)", text, re.I) is not None
+
+
+def _in_quotes(text: str) -> str:
+    """Text in the quotes of Hydra's grammar: a backslash counts only before a quote."""
+    return '"' + re.sub(r'(\\*)"', r'\1\1\\"', re.sub(r"(\\+)$", r"\1\1", text)) + '"'
+
+
+def _said(problem: str, *typed: str) -> str:
+    """A problem, and lines of what to type."""
+    return "\n".join([problem, *(f"  type: {line}" for line in typed)])
+
+
+# What was wrong, one function a kind
+
+
+def _unreadable(error: Exception) -> str | None:
+    """The grammar of overrides refuses an argument."""
+    if not isinstance(error, OverrideParseException):
+        return None
+    given = error.override
+    key, equals, value = given.partition("=")
+    if given.startswith("-"):
+        return f"There is no option {given}; --help lists them."
+    if not equals:
+        guess = re.sub(r"[: ]+", "=", given, count=1) if re.search("[: ]", given) else f"{given}=VALUE"
+        return _said(f"{given} is not an argument: each is key=value.", guess)
+    if value[:1] == "{":
+        example = f"'{key}={{name:value,other:\"a text\"}}'"
+        return _said(f"The value of {key} cannot be read as a mapping: {value}.", example)
+    if value[:1] == "[" or value[-1:] == "]":
+        return _said(f"The value of {key} cannot be read as a list: {value}.", _shell(f"{key}={_list(value)}"))
+    return _said(
+        f"The value of {key} has characters that must be quoted, for Hydra and again for the shell: {value}.",
+        argument(key, _without_quotes(value)),
+    )
+
+
+def _without_quotes(value: str) -> str:
+    """A value without the quotes around it, also when one of them is missing."""
+    return value.strip("\"'")
+
+
+def _list(value: str) -> str:
+    """Parts between commas as a list of Hydra's grammar, those with odd characters in quotes."""
+    parts = [_without_quotes(part.strip()) for part in value.strip("[]").split(",")]
+    return f"[{','.join(part if PLAIN.fullmatch(part) else _in_quotes(part) for part in parts)}]"
+
+
+def _swept(error: Exception) -> str | None:
+    """Several values for one run."""
+    said = re.match(
+        r"Ambiguous value for argument '(.*)'\n1\. |Sweep parameters '(.*)' requires --multirun", str(error)
+    )
+    if not isinstance(error, CompactHydraException) or not said:
+        return None
+    key, _, value = (said[1] or said[2]).partition("=")
+    sweep = f"-m {_shell(f'{key}={value}')}"
+    if said[2] or key.lstrip("+~").partition("@")[0] in _groups():
+        return _said(f"{key} has several values ({value}), and one run takes one.", f"{sweep}   (a run for each)")
+    return "\n".join(
+        [
+            f"{key} has a comma in its value ({value}), which can mean three things.",
+            f"  one text: {argument(key, value)}",
+            f"  a list:   {_shell(f'{key}={_list(value)}')}",
+            f"  a run each: {sweep}",
+        ]
+    )
+
+
+def _no_option(error: Exception) -> str | None:
+    """A group has no such file."""
+    if not isinstance(error, MissingConfigException) or not error.missing_cfg_file:
+        return None
+    group, option = _split_option(error.missing_cfg_file)
+    if not group:
+        return None
+    options = _shown_options(error.options or ())
+    near = nearest(option, options, limit=len(options))
+    ordered = [*near, *(name for name in options if name not in near)]
+    if option in NO_OPTION and group in OPTIONAL:
+        return _said(f"{group} is left out with null.", f"{group}=null")
+    start = "cannot be left out: every run has one" if option in NO_OPTION else f"has no {option}"
+    typed = [f"{group}={ordered[0]}"] if ordered else [f"{group}=null"]
+    if group in MODEL_KEYS and "/" in option and ordered:
+        typed.append(
+            f"{typed[0]} {argument(MODEL_KEYS[group], option)}   (a model without preset: start from another's)"
+        )
+    return _said(f"{group} {start}. Choices: {', '.join(ordered) or 'none'}.", *typed)
+
+
+def _split_option(path: str) -> tuple[str, str]:
+    """`student/Qwen/Qwen3` → student, Qwen/Qwen3; groups of Hydra's own (hydra/launcher) have two parts."""
+    depth = 2 if path.startswith("hydra/") else 1
+    parts = path.split("/", depth)
+    return ("/".join(parts[:depth]), parts[-1]) if len(parts) > depth else ("", path)
+
+
+def _shown_options(options: Iterable[str]) -> list[str]:
+    """Options that are for people: names with a leading underscore are parts of others."""
+    return [option for option in options if not option.startswith("_")]
+
+
+def _not_chosen(error: Exception) -> str | None:
+    """A group without default."""
+    said = re.match(r"You must specify '([^']+)', e\.g, .*?\nAvailable options:\n(.*)", str(error), re.S)
+    if not isinstance(error, CompactHydraException) or not said:
+        return None
+    group, options = said[1], _shown_options(said[2].split())
+    question = {"student": "Who learns?", "teacher": "From whom?", "platform": "On what?"}.get(group, "")
+    problem = f"{question} No {group} is chosen. Choices: {', '.join(options)}.".strip()
+    whole = "python -m opd_conf student=qwen3_5_2b teacher=qwen3_5_35b_a3b   (for example)"
+    return _said(problem, f"{group}={options[0] if options else 'NAME'}", *([whole] if group in MODEL_KEYS else ()))
+
+
+def _no_key(error: Exception) -> str | None:
+    """A key that no configuration has."""
+    said = re.match(r"Could not override '([^']+)'\.\nTo append to your config use \+(.*)", str(error), re.S)
+    if not isinstance(error, CompactHydraException) or not said:
+        return None
+    key, given = said[1], said[2]
+    value = given.partition("=")[2]
+    composed = _composed(error)
+    if "." not in key and (groups := nearest(key, _groups())):
+        return _said(f"There is no group or key {key}.", *(f"{group}={value}" for group in groups))
+    named = re.match(r"(distillation\.teacher_models\.(\w+))\.", key)
+    if named and named[1] not in _dotted(composed):
+        typed = f"+teacher@{named[1]}=NAME {_shell(given)}"
+        return _said(f"There is no teacher {named[2]} yet; add one from the group teacher first.", typed)
+    if (moved := _below_backend(key)) != key:
+        return _said(f"verl ignores {key}: arguments of a server stand below its name.", _shell(f"+{moved}={value}"))
+    if _is_new(key, composed):
+        return _said(f"{key} is not set yet; a key that is new is added with +.", _shell(f"+{given}"))
+    meant = nearest_keys(key, _dotted(composed))
+    if not meant:
+        return f"There is no key {key}, and none that looks like it.\n  to see all of them: add --cfg job"
+    return _said(f"There is no key {key}. Did you mean one of these?", *(_shell(f"{name}={value}") for name in meant))
+
+
+def _wrong_group(error: Exception) -> str | None:
+    """A group that does not exist, or is not in the list of defaults."""
+    if not isinstance(error, CompactHydraException):
+        return None
+    if said := re.search(r"To append to your default list use (\+\S+)", str(error)):
+        return _said(f"{said[1][1:]} is not part of a run yet; another place for a group is added with +.", said[1])
+    said = re.match(
+        r"Override (\S+) looks like a config group override, but config group '([^']+)' does not exist", str(error)
+    )
+    if not said:
+        return None
+    groups = nearest(said[2], _groups()) or sorted(_groups())
+    return _said(f"There is no group {said[2]}. Groups: {', '.join(groups)}.", said[1].replace(said[2], groups[0], 1))
+
+
+def _nothing_to_delete(error: Exception) -> str | None:
+    said = re.match(r"Could not delete (?:from config\. )?'([^']+)'(?: does not exist|\. No match)", str(error))
+    if not isinstance(error, CompactHydraException) or not said:
+        return None
+    key = said[1].partition("=")[0]
+    return _said(f"~{said[1]}: there is no {key} to leave out.", *(f"~{group}" for group in nearest(key, _groups())))
+
+
+def _there_already(error: Exception) -> str | None:
+    said = re.match(
+        r"Could not append to config\. An item is already at '([^']+)'\.\nEither remove \+ prefix: '(.*)'\n", str(error)
+    )
+    if not isinstance(error, CompactHydraException) or not said:
+        return None
+    return _said(f"{said[1]} is there already; + is for new keys.", _shell(said[2]))
+
+
+def _option_of_no_text(error: Exception) -> str | None:
+    """`group=null`, `group=3`: Hydra does not say which group."""
+    said = re.match(r"Config group override must be a string or a list\. Got (\w+)", str(error))
+    if not isinstance(error, ValueError) or not said:
+        return None
+    got = {"NoneType": "null"}.get(said[1], f"a value of type {said[1]}")
+    return f"A group is set to {got}; it takes the name of one of its files. Groups: {', '.join(sorted(_groups()))}."
+
+
+def _wrong_value(error: Exception) -> str | None:
+    """A value of the wrong type, or one made from a key that does not exist."""
+    if not isinstance(error, (HydraException, OmegaConfBaseException)):
+        return None
+    cause = next((link for link in _chain(error) if isinstance(link, WRONG_VALUES)), None)
+    if not isinstance(cause, OmegaConfBaseException):
+        return None
+    where = f"{cause.full_key}: " if cause.full_key else ""
+    problem = f"{where}{str(cause.msg or cause).splitlines()[0].rstrip('.')}."
+    if isinstance(cause, InterpolationKeyError) and (said := re.search(r"'([^']+)' not found", problem)):
+        known = _dotted(_root(cause))
+        return _said(
+            f"{where}its value is made from ${{{said[1]}}}, and there is no key {said[1]}.",
+            *(f"'{cause.full_key}=${{{name}}}'" for name in nearest_keys(said[1], known)),
+        )
+    given = re.match(r"Error merging override (.*)", str(error))
+    return f"{given[1]}: {problem}" if given else problem
+
+
+def _bad_file(error: Exception) -> str | None:
+    return f"A configuration file is not valid YAML: {error}" if isinstance(error, yaml.YAMLError) else None
+
+
+def _anything_else_of_hydra(error: Exception) -> str | None:
+    """Hydra's other compact errors are made for people too; a failed instantiation is not."""
+    if not isinstance(error, CompactHydraException) or isinstance(error, InstantiationException):
+        return None
+    return str(error).strip() or None
+
+
+_EXPLANATIONS: tuple[Callable[[Exception], str | None], ...] = (
+    _unreadable,
+    _swept,
+    _no_option,
+    _not_chosen,
+    _no_key,
+    _wrong_group,
+    _nothing_to_delete,
+    _there_already,
+    _option_of_no_text,
+    _wrong_value,
+    _bad_file,
+    _anything_else_of_hydra,
+)
+
+
+# What the error knows
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    """An error and what caused it, outermost first."""
+    while error is not None:
+        yield error
+        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+
+
+def _composed(error: Exception) -> DictConfig | None:
+    """The configuration that was being composed when OmegaConf refused a key."""
+    return next((root for link in _chain(error) if (root := _root(link)) is not None), None)
+
+
+def _root(error: BaseException) -> DictConfig | None:
+    node = getattr(error, "parent_node", None)
+    root = node._get_root() if node is not None else None
+    return root if isinstance(root, DictConfig) else None
+
+
+def _dotted(config: DictConfig | None) -> list[str]:
+    """All keys of a configuration, dotted."""
+    found: list[str] = []
+
+    def walk(block: Any, at: str) -> None:
+        for name, value in block.items() if isinstance(block, dict) else ():
+            if name != "_target_":
+                found.append(f"{at}{name}")
+                walk(value, f"{at}{name}.")
+
+    walk(OmegaConf.to_container(config, resolve=False) if config is not None else {}, "")
+    return found
+
+
+def _is_new(key: str, config: DictConfig | None) -> bool:
+    """Whether a key only has to be added: a dataclass of verl's has it, or anything goes there."""
+    from opd_conf.checks.keys import accepts
+    from opd_conf.view import ACTOR, TREES
+
+    actor = OmegaConf.select(config, ACTOR) if config is not None else None
+    tree = next((name for block, name in TREES.items() if actor and block in actor), None)
+    return key.startswith("platform.env.") or (tree is not None and accepts(key, tree))
+
+
+def _below_backend(key: str) -> str:
+    from opd_conf.checks.keys import below_backend
+
+    return below_backend(key)
+
+
+def _groups() -> list[str]:
+    """Names of our groups."""
+    from opd_conf.compose import conf_folder
+
+    return [folder.name for folder in conf_folder().iterdir() if folder.is_dir()]
+
+
+def _shell(given: str) -> str:
+    """An argument as it is typed in a shell."""
+    return given if re.fullmatch(r"[\w./,:@%+=-]+", given) else shlex.quote(given)

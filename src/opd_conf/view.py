@@ -1,0 +1,431 @@
+"""A composed configuration in the terms of the field: world sizes, pools, batches, lengths, servers.
+
+Everything that a rule counts with is derived here, once. Only what is read is resolved: all of verl's tree takes 0.1 s.
+Numbers count accelerators, sequences or tokens; batches are counted in prompts, before `rollout.n` answers each.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from opd_conf.errors import UserError
+
+ACTOR = "actor_rollout_ref.actor"
+ROLLOUT = "actor_rollout_ref.rollout"
+REF = "actor_rollout_ref.ref"
+LOSS = "distillation.distillation_loss"
+TEACHERS = "distillation.teacher_models"
+
+TREES = {
+    "fsdp_config": "ppo_trainer",
+    "veomni": "ppo_veomni_trainer",
+    "megatron": "ppo_megatron_trainer",
+    "torchtitan": "ppo_torchtitan_trainer",
+}
+"""verl's tree, by the block below `actor` that only this tree has."""
+
+TEACHER_DEFAULTS: dict[str, Any] = {"key": None, "model_path": None, "num_replicas": 0}
+"""What a teacher added by name gets for a key that it lacks: workers/config/distillation.py."""
+
+SERVER_DEFAULTS: dict[str, Any] = {
+    "name": None,
+    "load_format": "dummy",
+    "tensor_model_parallel_size": 2,
+    "data_parallel_size": 1,
+    "pipeline_model_parallel_size": 1,
+    "expert_parallel_size": 1,
+    "prompt_length": 512,
+    "response_length": 512,
+    "max_model_len": None,
+}
+"""The same for its `inference` block: workers/config/rollout.py:RolloutConfig (there a missing name is MISSING)."""
+
+_REQUIRED: Any = object()
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A value that no rule can count with: which key, what is wrong with it, what to type."""
+
+    key: str
+    message: str
+    fix: str
+
+
+class Malformed(UserError):
+    """Values of the wrong kind, all of them at once."""
+
+    def __init__(self, faults: list[Fault]) -> None:
+        super().__init__("\n".join(f"{fault.message}\n  type: {fault.fix}" for fault in faults))
+        self.faults = tuple(faults)
+
+
+@dataclass(frozen=True)
+class Server:
+    """How a model is served; `at` is the key of the block. Lengths in tokens; `max_model_len` None: the model's own."""
+
+    at: str
+    backend: str | None
+    load_format: str
+    tensor_parallel: int
+    data_parallel: int
+    pipeline_parallel: int
+    expert_parallel: int
+    prompt_length: int
+    response_length: int
+    max_model_len: int | None
+
+    @property
+    def accelerators(self) -> int:
+        """Accelerators of one replica (engine_workers.py:ActorRolloutRefWorker.init_model, distillation.py)."""
+        return self.tensor_parallel * self.data_parallel * self.pipeline_parallel
+
+    @property
+    def sizes(self) -> str:
+        """The same as a calculation for people."""
+        sizes = f"{self.tensor_parallel} x {self.data_parallel} x {self.pipeline_parallel}"
+        return f"tensor x data x pipeline = {sizes} = {self.accelerators}"
+
+
+@dataclass(frozen=True)
+class Teacher(Server):
+    """One teacher that verl will start; `entry` is its name below `distillation.teacher_models`."""
+
+    entry: str
+    key: str | None
+    model_path: str | None
+    num_replicas: int
+    max_logprobs: int | None
+
+    @property
+    def prefix(self) -> str:
+        """The key of the entry."""
+        return f"{TEACHERS}.{self.entry}"
+
+
+@dataclass(frozen=True)
+class MicroBatch:
+    """A way to cut batches for the accelerator: sequences a device, and verl's deprecated count over all devices."""
+
+    at: str
+    per_gpu: int | None
+    overall: int | None
+
+
+@dataclass(frozen=True)
+class View:
+    """What rules read. `config` and `raw` (plain data, nothing resolved) are for the few that look elsewhere."""
+
+    config: DictConfig = field(repr=False, compare=False)
+    raw: Mapping[str, Any] = field(repr=False, compare=False)
+    ignored: tuple[str, ...]
+
+    engine: str
+    strategy: str
+    sequence_parallel: int
+    model_parallel: int
+    fused_kernels: bool
+
+    cluster_nodes: int
+    cluster_per_node: int
+    student_nodes: int
+    student_per_node: int
+    teacher_nodes: int
+    teacher_per_node: int
+
+    train_batch: int
+    mini_batch: int
+    rollout_n: int
+    dynamic: bool
+    log_prob_dynamic: bool
+    micro_batch: MicroBatch
+    log_prob_micro_batch: MicroBatch
+    ref_micro_batch: MicroBatch | None
+    token_budget: int | None
+    log_prob_token_budget: int | None
+
+    prompt_length: int
+    response_length: int
+    train_files: tuple[str, ...]
+    val_files: tuple[str, ...]
+
+    distillation_enabled: object
+    loss_mode: str
+    topk: object
+    policy_gradient: bool
+    adv_estimator: str
+
+    rollout: Server
+    teachers: tuple[Teacher, ...]
+    dropped_teacher: str | None
+
+    @property
+    def tree(self) -> str:
+        """The name of verl's tree that this configuration is made from."""
+        return TREES[self.engine]
+
+    @property
+    def student_world(self) -> int:
+        """Accelerators of the student: its number of ranks."""
+        return self.student_nodes * self.student_per_node
+
+    @property
+    def teacher_pool(self) -> int:
+        """Accelerators of all teachers together (trainer_base.py:_init_resource_pool_mgr)."""
+        return self.teacher_nodes * self.teacher_per_node
+
+    @property
+    def data_parallel(self) -> int:
+        """Groups of the student that see different sequences (engine/*/transformer_impl.py:get_data_parallel_size)."""
+        return max(1, self.student_world // self.model_parallel)
+
+    @property
+    def sequence_length(self) -> int:
+        """Tokens of the longest sequence: prompt and response."""
+        return self.prompt_length + self.response_length
+
+    @property
+    def uses_top_k(self) -> bool:
+        """Whether the loss compares top-k distributions instead of sampled tokens."""
+        return self.loss_mode == "forward_kl_topk"
+
+    @property
+    def named_teachers(self) -> bool:
+        """Whether teachers were added by name, which changes verl's routing and its arithmetic of replicas."""
+        return any(teacher.entry != "teacher_model" for teacher in self.teachers)
+
+    def has(self, key: str) -> bool:
+        """Whether a key is there, so that an override of it needs no `+`."""
+        node: Any = self.raw
+        for part in key.split("."):
+            if not isinstance(node, Mapping) or part not in node:
+                return False
+            node = node[part]
+        return True
+
+    def follows(self, key: str) -> bool:
+        """Whether a key's value is made from other keys."""
+        return "${" in str(_Reader.lookup(self.raw, key, ""))
+
+    def set(self, key: str, value: object) -> str:
+        """What to type to give a key a plain value: `key=value`, or `+key=value` where verl's tree lacks it."""
+        text = "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+        return f"{'' if self.has(key) else '+'}{key}={text}"
+
+
+class _Reader:
+    """Reads values by dotted key from a composed configuration, and collects those of the wrong kind."""
+
+    def __init__(self, config: DictConfig) -> None:
+        self.config = config
+        raw = OmegaConf.to_container(config, resolve=False)
+        assert isinstance(raw, dict)
+        self.raw: dict[str, Any] = {str(key): value for key, value in raw.items()}
+        self.faults: list[Fault] = []
+
+    @staticmethod
+    def lookup(raw: Any, key: str, default: Any) -> Any:
+        """The unresolved value of a key, or of the block above it that is an interpolation."""
+        for part in key.split("."):
+            if isinstance(raw, str):
+                return raw
+            if not isinstance(raw, dict) or part not in raw:
+                return default
+            raw = raw[part]
+        return raw
+
+    def value(self, key: str, default: Any = _REQUIRED) -> Any:
+        found = self.lookup(self.raw, key, default)
+        if found is _REQUIRED or found == "???":
+            return self.fault(key, "has no value", "VALUE")
+        return self.resolved(key) if "${" in str(found) else found
+
+    def resolved(self, key: str) -> Any:
+        try:
+            found = OmegaConf.select(self.config, key)
+            return OmegaConf.to_container(found, resolve=True) if OmegaConf.is_config(found) else found
+        except OmegaConfBaseException as error:
+            return self.fault(key, f"cannot be worked out: {str(error).splitlines()[0]}", "VALUE")
+
+    def fault(self, key: str, problem: str, example: str) -> None:
+        self.faults.append(Fault(key, f"{key} {problem}.", f"{key}={example}"))
+
+    def size(self, key: str, default: Any = _REQUIRED, least: int = 1) -> int:
+        found = self.optional_size(key, default, least)
+        if found is None and not any(fault.key == key for fault in self.faults):
+            self.fault(key, f"is null, not a whole number of at least {least}", "NUMBER")
+        return least if found is None else found
+
+    def optional_size(self, key: str, default: Any = _REQUIRED, least: int = 1) -> int | None:
+        found = self.value(key, default)
+        if found is None or (isinstance(found, int) and not isinstance(found, bool) and found >= least):
+            return found
+        example = str(least) if isinstance(found, int) else "NUMBER"
+        self.fault(key, f"is {_shown(found)}, not a whole number of at least {least}", example)
+        return None
+
+    def flag(self, key: str) -> bool:
+        found = self.value(key)
+        if not isinstance(found, bool) and not any(fault.key == key for fault in self.faults):
+            self.fault(key, f"is {_shown(found)}, neither true nor false", "false")
+        return found is True
+
+    def text(self, key: str, default: Any = _REQUIRED) -> str:
+        found = self.value(key, default)
+        return "null" if found is None else str(found)
+
+    def optional_text(self, key: str, default: Any = _REQUIRED) -> str | None:
+        found = self.value(key, default)
+        return None if found is None else str(found)
+
+    def texts(self, key: str) -> tuple[str, ...]:
+        found = self.value(key)
+        if isinstance(found, list):
+            return tuple(map(str, found))
+        return () if found is None else (str(found),)
+
+
+def largest_divisor(number: int, limit: int) -> int:
+    """The largest divisor of a number up to a limit: what a size that does not divide may become."""
+    return next(size for size in range(min(number, limit), 0, -1) if number % size == 0)
+
+
+def _shown(value: object) -> str:
+    return f'the text "{value}"' if isinstance(value, str) else str(value)
+
+
+def view(config: DictConfig) -> View:
+    """A composed configuration, with our root keys, as rules read it. Raises Malformed for values of the wrong kind."""
+    read = _Reader(config)
+    engine = next((block for block in TREES if block in _block(read.raw, ACTOR)), "fsdp_config")
+    dynamic = read.flag(f"{ACTOR}.use_dynamic_bsz")
+    log_prob_dynamic = read.flag(f"{ROLLOUT}.log_prob_use_dynamic_bsz")
+    teachers, dropped = _teachers(read)
+    seen = View(
+        config=config,
+        raw=read.raw,
+        ignored=read.texts("checks.ignore"),
+        engine=engine,
+        strategy=read.text(f"{ACTOR}.strategy"),
+        sequence_parallel=_sequence_parallel(read, engine),
+        model_parallel=_model_parallel(read, engine),
+        fused_kernels=read.flag("actor_rollout_ref.model.use_fused_kernels"),
+        cluster_nodes=read.size("cluster.nodes"),
+        cluster_per_node=read.size("cluster.accelerators_per_node"),
+        student_nodes=read.size("trainer.nnodes"),
+        student_per_node=read.size("trainer.n_gpus_per_node"),
+        teacher_nodes=read.size("distillation.nnodes"),
+        teacher_per_node=read.size("distillation.n_gpus_per_node"),
+        train_batch=read.size("data.train_batch_size"),
+        mini_batch=read.size(f"{ACTOR}.ppo_mini_batch_size"),
+        rollout_n=read.size(f"{ROLLOUT}.n"),
+        dynamic=dynamic,
+        log_prob_dynamic=log_prob_dynamic,
+        micro_batch=_micro_batch(read, ACTOR, "ppo_micro_batch_size"),
+        log_prob_micro_batch=_micro_batch(read, ROLLOUT, "log_prob_micro_batch_size"),
+        ref_micro_batch=_micro_batch(read, REF, "log_prob_micro_batch_size") if _uses_ref(read) else None,
+        token_budget=read.optional_size(f"{ACTOR}.ppo_max_token_len_per_gpu") if dynamic else None,
+        log_prob_token_budget=read.optional_size(f"{ROLLOUT}.log_prob_max_token_len_per_gpu")
+        if log_prob_dynamic
+        else None,
+        prompt_length=read.size("data.max_prompt_length"),
+        response_length=read.size("data.max_response_length"),
+        train_files=read.texts("data.train_files"),
+        val_files=read.texts("data.val_files"),
+        distillation_enabled=read.value("distillation.enabled"),
+        loss_mode=read.text(f"{LOSS}.loss_mode"),
+        topk=read.value(f"{LOSS}.topk"),
+        policy_gradient=read.flag(f"{LOSS}.use_policy_gradient"),
+        adv_estimator=read.text("algorithm.adv_estimator"),
+        rollout=Server(**_server(read, ROLLOUT)),
+        teachers=teachers,
+        dropped_teacher=dropped,
+    )
+    if read.faults:
+        # What is made from a wrong value is wrong too: only the value itself is worth a message.
+        raise Malformed([fault for fault in read.faults if not seen.follows(fault.key)] or read.faults)
+    return seen
+
+
+def _block(raw: Any, key: str) -> dict[str, Any]:
+    """The mapping below a key, empty where there is none."""
+    found = _Reader.lookup(raw, key, None)
+    return found if isinstance(found, dict) else {}
+
+
+def _sequence_parallel(read: _Reader, engine: str) -> int:
+    """Ranks that share one sequence: verl's `sp_size` (engine/*/transformer_impl.py:forward_backward_batch)."""
+    if engine == "veomni":
+        return read.size(f"{ACTOR}.veomni.ulysses_parallel_size")
+    if engine == "megatron":
+        return read.size(f"{ACTOR}.megatron.context_parallel_size")
+    if engine == "torchtitan":
+        return read.size(f"{ACTOR}.torchtitan.tensor_parallel_size")
+    # The deprecated key wins when it is above 1: workers/config/actor.py:FSDPActorConfig.__post_init__.
+    deprecated = read.size(f"{ACTOR}.ulysses_sequence_parallel_size", 1)
+    return deprecated if deprecated > 1 else read.size(f"{ACTOR}.fsdp_config.ulysses_sequence_parallel_size")
+
+
+def _model_parallel(read: _Reader, engine: str) -> int:
+    """Ranks that work on the same sequences: the world divided by this is the data-parallel size."""
+    shared = _sequence_parallel(read, engine)
+    if engine == "megatron":
+        shared *= read.size(f"{ACTOR}.megatron.tensor_model_parallel_size")
+        shared *= read.size(f"{ACTOR}.megatron.pipeline_model_parallel_size")
+    return shared
+
+
+def _uses_ref(read: _Reader) -> bool:
+    """Whether verl builds a reference policy (trainer/ppo/utils.py:need_reference_policy)."""
+    return read.flag("algorithm.use_kl_in_reward") or read.flag(f"{ACTOR}.use_kl_loss")
+
+
+def _micro_batch(read: _Reader, block: str, name: str) -> MicroBatch:
+    at = f"{block}.{name}"
+    return MicroBatch(at, read.optional_size(f"{at}_per_gpu"), read.optional_size(at))
+
+
+def _server(read: _Reader, at: str, defaults: Mapping[str, Any] = SERVER_DEFAULTS) -> dict[str, Any]:
+    """The fields of a Server, from the block `at`."""
+    return {
+        "at": at,
+        "backend": read.optional_text(f"{at}.name", defaults["name"]),
+        "load_format": read.text(f"{at}.load_format", defaults["load_format"]),
+        "tensor_parallel": _server_size(read, at, "tensor_model_parallel_size"),
+        "data_parallel": _server_size(read, at, "data_parallel_size"),
+        "pipeline_parallel": _server_size(read, at, "pipeline_model_parallel_size"),
+        "expert_parallel": _server_size(read, at, "expert_parallel_size"),
+        "prompt_length": _server_size(read, at, "prompt_length"),
+        "response_length": _server_size(read, at, "response_length"),
+        "max_model_len": read.optional_size(f"{at}.max_model_len", defaults["max_model_len"]),
+    }
+
+
+def _server_size(read: _Reader, at: str, name: str) -> int:
+    return read.size(f"{at}.{name}", SERVER_DEFAULTS[name])
+
+
+def _teachers(read: _Reader) -> tuple[tuple[Teacher, ...], str | None]:
+    """The teachers that verl starts, and the model of the entry that it drops.
+
+    `teacher_model` counts only as long as it is alone: workers/config/distillation.py:_resolve_teacher_models.
+    """
+    entries = list(_block(read.raw, TEACHERS))
+    named = [entry for entry in entries if entry != "teacher_model"]
+    dropped = read.optional_text(f"{TEACHERS}.teacher_model.model_path", None) if named else None
+    return tuple(_teacher(read, entry) for entry in named or entries), dropped
+
+
+def _teacher(read: _Reader, entry: str) -> Teacher:
+    at = f"{TEACHERS}.{entry}"
+    return Teacher(
+        **_server(read, f"{at}.inference"),
+        entry=entry,
+        key=read.optional_text(f"{at}.key", TEACHER_DEFAULTS["key"]),
+        model_path=read.optional_text(f"{at}.model_path", TEACHER_DEFAULTS["model_path"]),
+        num_replicas=read.optional_size(f"{at}.num_replicas", TEACHER_DEFAULTS["num_replicas"], least=0) or 0,
+        max_logprobs=read.optional_size(f"{at}.inference.engine_kwargs.vllm.max_logprobs", None, least=-1),
+    )

@@ -1,0 +1,141 @@
+"""The frame: all rules at once, sorted, ignorable, reported, fast, and light."""
+
+import inspect
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from opd_conf import checks
+from opd_conf.checks import Finding
+from opd_conf.errors import UserError
+
+RUN = ("platform=gpu", "student=qwen3_5_2b", "teacher=qwen3_5_35b_a3b")
+TESTS = Path(__file__).parent
+WRONG = (
+    "actor_rollout_ref.actor.strategy=fsdp",
+    "data.train_batch_size=30",
+    "actor_rollout_ref.rollout.tensor_model_parallel_size=3",
+    "+trainer.zzz=1",
+)
+
+
+def test_all_findings_come_at_once_errors_first(check):
+    found = [(finding.severity, finding.id) for finding in check(*WRONG)]
+    assert found == [
+        ("error", "batch_splits_over_world"),
+        ("error", "fsdp2_on"),
+        ("error", "mini_batch_splits_over_ranks"),
+        ("error", "rollout_divides_world"),
+        ("warning", "unknown_key"),
+    ]
+    assert checks.has_errors(check(*WRONG))
+
+
+def test_a_run_without_errors_may_start(check):
+    assert not checks.has_errors(check("+trainer.zzz=1"))
+
+
+def test_ignored_rules_are_left_out(check):
+    found = check(*WRONG, "checks.ignore=[fsdp2_on,unknown_key]")
+    assert {"fsdp2_on", "unknown_key"}.isdisjoint(finding.id for finding in found)
+    assert len(found) == 3
+
+
+def test_a_single_id_needs_no_list(check):
+    assert check("actor_rollout_ref.actor.strategy=fsdp", "checks.ignore=fsdp2_on") == ()
+
+
+def test_an_unknown_id_to_ignore_is_an_error_with_the_nearest(check):
+    [finding] = check("checks.ignore=[unknown_key,pool_fit]")
+    assert (finding.id, finding.severity) == ("unknown_rule", "error")
+    assert "no rule is called so; nearest: pools_fit" in finding.message
+    assert finding.fix == "'checks.ignore=[unknown_key,pools_fit]'"
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("data.train_batch_size=0", "data.train_batch_size is 0, not a whole number of at least 1."),
+        ("data.max_prompt_length=long", 'data.max_prompt_length is the text "long", not a whole number'),
+        ("actor_rollout_ref.actor.use_dynamic_bsz=off", 'is the text "off", neither true nor false'),
+        ("actor_rollout_ref.rollout.n=null", "actor_rollout_ref.rollout.n is null, not a whole number"),
+        ("trainer.nnodes=true", "trainer.nnodes is True, not a whole number"),
+        ("data.train_batch_size=${nowhere}", "cannot be worked out: Interpolation key 'nowhere' not found"),
+        ("trainer.nnodes=???", "trainer.nnodes has no value."),
+    ],
+)
+def test_values_that_no_rule_can_count_with(check, override, message):
+    [finding] = check(override)
+    assert (finding.id, finding.severity, finding.keys) == ("wrong_value", "error", (override.partition("=")[0],))
+    assert message in finding.message
+
+
+def test_every_rule_says_in_one_line_what_holds_when_it_is_quiet():
+    for name, rule in checks.RULES.items():
+        first, _, rest = inspect.getdoc(rule).partition("\n")
+        assert first.endswith("."), name
+        assert rest == "" or rest.startswith("\nverl: "), name
+
+
+def test_every_rule_is_tested():
+    text = "".join(path.read_text() for path in TESTS.glob("test_*.py") if path != Path(__file__))
+    assert [name for name in checks.RULES if f'"{name}"' not in text] == []
+
+
+def test_a_finding_as_json(compose, capsys):
+    config = compose(*RUN, "checks.ignore=[data_files]", "checks.report=json", "actor_rollout_ref.actor.strategy=fsdp")
+    checks.report(checks.findings(config), config)
+    document = json.loads(capsys.readouterr().out)
+    assert (document["errors"], document["warnings"], document["ignored"]) == (1, 0, ["data_files"])
+    [finding] = document["findings"]
+    assert list(finding) == ["id", "severity", "keys", "message", "fix"]
+    assert finding["id"] == "fsdp2_on"
+    assert "actor_rollout_ref.actor.strategy" in finding["keys"]
+
+
+def test_findings_as_text(compose, capsys):
+    config = compose(*RUN, "checks.ignore=[data_files]")
+    long = Finding("error", ("a",), f"[bold]{'long ' * 50}end", "'trainer.logger=[console]'", "some_rule")
+    checks.report([long, Finding("warning", ("b",), "Short.", "leave out +b", "other_rule")], config)
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.splitlines() == [
+        "error  some_rule",
+        f"  [bold]{'long ' * 50}end",
+        "  type: 'trainer.logger=[console]'",
+        "warning  other_rule",
+        "  Short.",
+        "  leave out +b",
+        "1 error, 1 warning. Left out: data_files.",
+    ]
+
+
+def test_nothing_found_is_said_too(compose, capsys):
+    checks.report([], compose(*RUN))
+    assert capsys.readouterr().err == "No findings.\n"
+
+
+def test_an_unknown_form_of_report(compose):
+    with pytest.raises(UserError, match="checks.report is yaml; it can be text or json"):
+        checks.report([], compose(*RUN, "checks.report=yaml"))
+
+
+@pytest.mark.parametrize("run", [RUN, ("experiment=smoke",), ("platform=npu", *RUN[1:], "engine=veomni")])
+def test_a_check_takes_less_than_30_milliseconds(compose, run):
+    config = compose(*run)
+    times = []
+    for _ in range(5):
+        start = time.process_time()
+        checks.findings(config)
+        times.append(time.process_time() - start)
+    assert min(times) < 0.03, times
+
+
+def test_checks_import_nothing_heavy():
+    code = "import sys, opd_conf.checks, opd_conf.mistakes; print(*{name.partition('.')[0] for name in sys.modules})"
+    loaded = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.split()
+    assert {"torch", "verl", "ray", "transformers", "rich"}.isdisjoint(loaded)

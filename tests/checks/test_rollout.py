@@ -1,0 +1,59 @@
+"""Rules about the student's server. The usual run: two replicas of two accelerators."""
+
+import pytest
+
+ROLLOUT = "actor_rollout_ref.rollout"
+TENSOR = f"{ROLLOUT}.tensor_model_parallel_size"
+
+
+@pytest.mark.parametrize(("name", "fix"), [("vlm", "vllm"), ("hf", "vllm"), ("SGLang", "sglang")])
+def test_a_server_that_verl_lacks(fires, name, fix):
+    fires("rollout_backend", f"{ROLLOUT}.name={name}", f"name is {name}", f"{ROLLOUT}.name={fix}")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message", "fix"),
+    [
+        (
+            f"{TENSOR}=3",
+            "takes tensor x data x pipeline = 3 x 1 x 1 = 3 accelerators, which do not divide the student's 4",
+            f"{TENSOR}=2",
+        ),
+        ("trainer.n_gpus_per_node=1", "2 x 1 x 1 = 2 accelerators, which do not divide the student's 1", f"{TENSOR}=1"),
+        (f"{TENSOR}=2 {ROLLOUT}.data_parallel_size=4", "2 x 4 x 1 = 8", f"{TENSOR}=1"),
+        (
+            f"{ROLLOUT}.data_parallel_size=3",
+            "2 x 3 x 1 = 6",
+            f"{TENSOR}=2 {ROLLOUT}.data_parallel_size=1 {ROLLOUT}.pipeline_model_parallel_size=1",
+        ),
+    ],
+)
+def test_replicas_that_do_not_divide_the_world(fires, overrides, message, fix):
+    finding = fires("rollout_divides_world", overrides, message, fix)
+    assert TENSOR in finding.keys
+
+
+@pytest.mark.parametrize("overrides", ["", f"{TENSOR}=1", f"{TENSOR}=4", f"{TENSOR}=2 {ROLLOUT}.data_parallel_size=2"])
+def test_replicas_that_do(quiet, overrides):
+    quiet("rollout_divides_world", overrides)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (f"{ROLLOUT}.max_model_len=3071", "holds 3071 tokens, and a sequence may have 1024 + 2048 = 3072"),
+        (f"rollout=sglang {ROLLOUT}.max_model_len=3072", "1024 + 2048 + 1 that SGLang keeps = 3073"),
+        ("data.max_response_length=4096 actor_rollout_ref.rollout.max_model_len=3073", "1024 + 4096 = 5120"),
+    ],
+)
+def test_a_server_without_room_for_the_sequence(check, overrides, message):
+    [finding] = [f for f in check(*overrides.split()) if f.id == "rollout_context"]
+    assert message in finding.message
+    assert check(*overrides.split(), finding.fix) == tuple(
+        f for f in check(*overrides.split()) if f.id != "rollout_context"
+    )
+
+
+@pytest.mark.parametrize("overrides", ["", f"{ROLLOUT}.max_model_len=3072", f"{ROLLOUT}.max_model_len=null"])
+def test_a_server_with_room(quiet, overrides):
+    quiet("rollout_context", overrides)

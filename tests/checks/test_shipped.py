@@ -1,0 +1,52 @@
+"""No false alarm: every shipped choice composes into a run without an error or a warning, data files aside."""
+
+import itertools
+
+import pytest
+
+from opd_conf import checks
+from opd_conf.compose import compose, conf_folder
+
+PAIRS = [
+    ("qwen3_5_2b", "qwen3_5_35b_a3b"),
+    ("qwen3_5_4b", "qwen3_5_35b_a3b"),
+    ("qwen2_5_0_5b", "qwen2_5_3b_instruct"),
+]
+SMALLER = {("1x2", student): "rollout.tensor_model_parallel_size" for student in ("qwen3_5_2b", "qwen3_5_4b")}
+"""Where a cluster is too small for a preset's tensor-parallel size of 2: a real misfit, with its key."""
+
+
+def options(group: str) -> list[str]:
+    return sorted(path.stem for path in (conf_folder() / group).glob("[!_]*.yaml"))
+
+
+def found(*overrides: str) -> list[checks.Finding]:
+    return [finding for finding in checks.findings(compose(overrides).config) if finding.id != "data_files"]
+
+
+@pytest.mark.parametrize("cluster", options("cluster"))
+@pytest.mark.parametrize(("student", "teacher"), PAIRS)
+@pytest.mark.parametrize("platform", ["gpu", "npu"])
+def test_every_pair_on_every_cluster(platform, student, teacher, cluster):
+    problems = found(f"platform={platform}", f"student={student}", f"teacher={teacher}", f"cluster={cluster}")
+    if misfit := SMALLER.get((cluster, student)):
+        [problem] = problems
+        assert any(misfit in key for key in problem.keys)
+    else:
+        assert problems == []
+
+
+@pytest.mark.parametrize("loss_mode", options("loss_mode"))
+@pytest.mark.parametrize(
+    ("engine", "rollout", "data"),
+    list(itertools.product(options("engine"), options("rollout"), ["gsm8k"])) + [("fsdp2", "vllm", "geo3k")],
+)
+def test_every_loss_with_every_engine_and_server(loss_mode, engine, rollout, data):
+    run = (f"loss_mode={loss_mode}", f"engine={engine}", f"rollout={rollout}", f"data={data}")
+    assert found("platform=gpu", "student=qwen3_5_2b", "teacher=qwen3_5_35b_a3b", *run) == []
+
+
+@pytest.mark.parametrize("experiment", options("experiment"))
+@pytest.mark.parametrize("platform", ["gpu", "npu", "cpu"])
+def test_every_experiment(experiment, platform):
+    assert found(f"experiment={experiment}", f"platform={platform}") == []
