@@ -240,14 +240,14 @@ def _no_key(error: Exception) -> str | None:
     if "." not in key and (groups := nearest(key, _groups())):
         return _said(f"There is no group or key {key}.", *(f"{group}={value}" for group in groups))
     named = re.match(r"(distillation\.teacher_models\.(\w+))\.", key)
-    if named and named[1] not in _dotted(composed):
+    if named and named[1] not in _values(composed):
         typed = f"+teacher@{named[1]}=NAME {_shell(given)}"
         return _said(f"There is no teacher {named[2]} yet; add one from the group teacher first.", typed)
     if (moved := _below_backend(key)) != key:
         return _said(f"verl ignores {key}: arguments of a server stand below its name.", _shell(f"+{moved}={value}"))
     if _is_new(key, composed):
         return _said(f"{key} is not set yet; a key that is new is added with +.", _shell(f"+{given}"))
-    meant = nearest_keys(key, _dotted(composed))
+    meant = nearest_keys(key, _values(composed))
     if not meant:
         return f"There is no key {key}, and none that looks like it.\n  to see all of them: add --cfg job"
     return _said(f"There is no key {key}. Did you mean one of these?", *(_shell(f"{name}={value}") for name in meant))
@@ -304,13 +304,17 @@ def _wrong_value(error: Exception) -> str | None:
     where = f"{cause.full_key}: " if cause.full_key else ""
     problem = f"{where}{str(cause.msg or cause).splitlines()[0].rstrip('.')}."
     if isinstance(cause, InterpolationKeyError) and (said := re.search(r"'([^']+)' not found", problem)):
-        known = _dotted(_root(cause))
-        return _said(
-            f"{where}its value is made from ${{{said[1]}}}, and there is no key {said[1]}.",
-            *(f"'{cause.full_key}=${{{name}}}'" for name in nearest_keys(said[1], known)),
-        )
+        return _no_source(said[1], str(cause.full_key), _root(cause))
     given = re.match(r"Error merging override (.*)", str(error))
     return f"{given[1]}: {problem}" if given else problem
+
+
+def _no_source(name: str, key: str, config: DictConfig | None) -> str:
+    """A value made from a key that does not exist; `key` is where it was noticed, perhaps not where it is written."""
+    values = _values(config)
+    key = next((place for place, value in values.items() if f"${{{name}}}" in str(value)), key)
+    typed = (f"'{key}=${{{meant}}}'" for meant in nearest_keys(name, values))
+    return _said(f"{key}: its value is made from ${{{name}}}, and there is no key {name}.", *typed)
 
 
 def _bad_file(error: Exception) -> str | None:
@@ -361,17 +365,17 @@ def _root(error: BaseException) -> DictConfig | None:
     return root if isinstance(root, DictConfig) else None
 
 
-def _dotted(config: DictConfig | None) -> list[str]:
-    """All keys of a configuration, dotted."""
-    found: list[str] = []
+def _values(config: DictConfig | None) -> dict[str, Any]:
+    """All keys of a configuration, dotted, with their values; blocks have None."""
+    found: dict[str, Any] = {}
 
-    def walk(block: Any, at: str) -> None:
-        for name, value in block.items() if isinstance(block, dict) else ():
+    def walk(block: dict[str, Any], at: str) -> None:
+        for name, value in block.items():
             if name != "_target_":
-                found.append(f"{at}{name}")
-                walk(value, f"{at}{name}.")
+                found[f"{at}{name}"] = None if isinstance(value, dict) else value
+                walk(value if isinstance(value, dict) else {}, f"{at}{name}.")
 
-    walk(OmegaConf.to_container(config, resolve=False) if config is not None else {}, "")
+    walk(OmegaConf.to_container(config, resolve=False) if config is not None else {}, "")  # type: ignore[arg-type]
     return found
 
 

@@ -225,6 +225,7 @@ class _Reader:
         assert isinstance(raw, dict)
         self.raw: dict[str, Any] = {str(key): value for key, value in raw.items()}
         self.faults: list[Fault] = []
+        self.failed: set[str] = set()
 
     @staticmethod
     def lookup(raw: Any, key: str, default: Any) -> Any:
@@ -248,14 +249,21 @@ class _Reader:
             found = OmegaConf.select(self.config, key)
             return OmegaConf.to_container(found, resolve=True) if OmegaConf.is_config(found) else found
         except OmegaConfBaseException as error:
-            return self.fault(key, f"cannot be worked out: {str(error).splitlines()[0]}", "VALUE")
+            problem = f"cannot be worked out: {str(error).splitlines()[0].rstrip('.')}"
+            self.failed.add(key)
+            if not any(
+                fault.message.endswith(f" {problem}.") for fault in self.faults
+            ):  # others may be made from this one
+                self.fault(key, problem, "VALUE")
+            return None
 
     def fault(self, key: str, problem: str, example: str) -> None:
+        self.failed.add(key)
         self.faults.append(Fault(key, f"{key} {problem}.", f"{key}={example}"))
 
     def size(self, key: str, default: Any = _REQUIRED, least: int = 1) -> int:
         found = self.optional_size(key, default, least)
-        if found is None and not any(fault.key == key for fault in self.faults):
+        if found is None and key not in self.failed:
             self.fault(key, f"is null, not a whole number of at least {least}", "NUMBER")
         return least if found is None else found
 
@@ -269,7 +277,7 @@ class _Reader:
 
     def flag(self, key: str) -> bool:
         found = self.value(key)
-        if not isinstance(found, bool) and not any(fault.key == key for fault in self.faults):
+        if not isinstance(found, bool) and key not in self.failed:
             self.fault(key, f"is {_shown(found)}, neither true nor false", "false")
         return found is True
 

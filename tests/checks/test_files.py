@@ -19,6 +19,14 @@ def test_files_that_are_there(tmp_path):
     assert found(f"data.train_files={tmp_path}/a.parquet", f"data.val_files=[{tmp_path}/a.parquet]") == []
 
 
+@pytest.mark.parametrize(("action", "severity"), [("train", "error"), ("dry_run", "warning"), ("script", "warning")])
+def test_a_plan_made_elsewhere_may_not_see_its_files(action, severity):
+    [finding] = found("data.train_files=/nowhere/a.parquet", "data.val_files=/nowhere/a.parquet", f"action={action}")[
+        :1
+    ]
+    assert finding.severity == severity
+
+
 @pytest.mark.parametrize("name", ["gsm8k", "geo3k"])
 def test_data_of_verls_examples_comes_with_the_command_that_makes_it(monkeypatch, tmp_path, name):
     monkeypatch.setenv("HOME", str(tmp_path))

@@ -12,8 +12,8 @@ PAIRS = [
     ("qwen3_5_4b", "qwen3_5_35b_a3b"),
     ("qwen2_5_0_5b", "qwen2_5_3b_instruct"),
 ]
-SMALLER = {("1x2", student): "rollout.tensor_model_parallel_size" for student in ("qwen3_5_2b", "qwen3_5_4b")}
-"""Where a cluster is too small for a preset's tensor-parallel size of 2: a real misfit, with its key."""
+SMALL = ("1x2", "cpu")
+"""Clusters with one accelerator for the student: a real misfit for the Qwen3.5 students, whose server takes two."""
 
 
 def options(group: str) -> list[str]:
@@ -24,16 +24,13 @@ def found(*overrides: str) -> list[checks.Finding]:
     return [finding for finding in checks.findings(compose(overrides).config) if finding.id != "data_files"]
 
 
-@pytest.mark.parametrize("cluster", options("cluster"))
+@pytest.mark.parametrize("cluster", [cluster for cluster in options("cluster") if cluster != "cpu"])
 @pytest.mark.parametrize(("student", "teacher"), PAIRS)
 @pytest.mark.parametrize("platform", ["gpu", "npu"])
 def test_every_pair_on_every_cluster(platform, student, teacher, cluster):
     problems = found(f"platform={platform}", f"student={student}", f"teacher={teacher}", f"cluster={cluster}")
-    if misfit := SMALLER.get((cluster, student)):
-        [problem] = problems
-        assert any(misfit in key for key in problem.keys)
-    else:
-        assert problems == []
+    expected = ["rollout_divides_world"] if cluster in SMALL and student.startswith("qwen3_5") else []
+    assert [problem.id for problem in problems] == expected
 
 
 @pytest.mark.parametrize("loss_mode", options("loss_mode"))
