@@ -58,3 +58,8 @@ def compose() -> Compose:
 def check() -> Check:
     """What the checks find in the usual run with some overrides."""
     return lambda *overrides: _findings(overrides)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Quick tests first: the real runs of tests/e2e come last."""
+    items.sort(key=lambda item: "e2e" in item.path.parts)

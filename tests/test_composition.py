@@ -77,7 +77,8 @@ def test_a_users_own_folder_adds_options(tmp_path):
 
     (tmp_path / "student").mkdir()
     (tmp_path / "student" / "mine.yaml").write_text(
-        "# @package _global_\nactor_rollout_ref: {model: {path: MyOrg/My-1B}, rollout: {tensor_model_parallel_size: 1}}\n"
+        "# @package _global_\n"
+        "actor_rollout_ref: {model: {path: MyOrg/My-1B}, rollout: {tensor_model_parallel_size: 1}}\n"
     )
     command = [sys.executable, "-m", "opd_conf", "--config-dir", str(tmp_path), "--cfg", "job"]
     choices = ["platform=gpu", "student=mine", "teacher=qwen2_5_3b_instruct"]

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -110,7 +111,7 @@ def test_resuming_nothing_or_a_running_run_is_refused(tmp_path):
 def test_command_sh_repeats_the_command_in_a_new_folder(tmp_path, name):
     """With `echo` in place of verl's Python: the script's own part is run, the trainer's in tests/e2e."""
     run = _handoff(tmp_path / name)
-    echo = Handoff(run.folder, run.verl, run.environment, (), ("/bin/echo", *run.command[1:]), run.runner)
+    echo = replace(run, command=("/bin/echo", *run.command[1:]))
     (tmp_path / "command.sh").write_text(script.render(echo, tmp_path))
     again = tmp_path / f"{name} again"
     done = subprocess.run(

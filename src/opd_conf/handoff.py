@@ -23,6 +23,7 @@ class Handoff:
     removed: tuple[str, ...]
     command: tuple[str, ...]
     runner: Runner
+    try_next: tuple[str, ...]
 
 
 def handoff(config: DictConfig, folder: Path) -> Handoff:
@@ -41,6 +42,7 @@ def handoff(config: DictConfig, folder: Path) -> Handoff:
         removed=tuple(str(name) for name, value in config.platform.env.items() if value is None),
         command=_command(chosen, folder),
         runner=chosen,
+        try_next=tuple(config.launch.try_next),
     )
 
 

@@ -348,10 +348,10 @@ _EXPLANATIONS: tuple[Callable[[Exception], str | None], ...] = (
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    """An error and what caused it, outermost first."""
+    """An error of Hydra's and what caused it, outermost first, also causes that OmegaConf hides from a traceback."""
     while error is not None:
         yield error
-        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+        error = error.__cause__ or error.__context__
 
 
 def _composed(error: Exception) -> DictConfig | None:

@@ -17,6 +17,8 @@ def summary(run: Handoff, code: int) -> str:
     lines += comparison("loss (distance to the teacher)", [step.loss for step in steps], "{:.4g}")
     lines += comparison("score of sampled answers", [step.score for step in steps], "{:.0%}")
     lines += [f"  {'run folder':<32} {run.folder}"]
+    if code == 0 and run.try_next:
+        lines += ["", "try next:", *(f"  {command}" for command in run.try_next)]
     return "\n".join(lines)
 
 

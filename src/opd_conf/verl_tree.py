@@ -1,5 +1,6 @@
 """verl's own configuration, read from its flattened YAML files without importing verl (or torch)."""
 
+import functools
 import importlib.metadata
 import importlib.util
 import os
@@ -85,8 +86,17 @@ def names() -> list[str]:
 
 
 def load(tree: str) -> DictConfig:
-    """One complete tree, interpolations kept. Raises UserError when the file is missing or is no mapping."""
-    path = file_of(tree)
+    """One complete tree as OmegaConf has it, interpolations kept. Raises UserError as `read` does."""
+    return OmegaConf.create(read(tree))
+
+
+def read(tree: str) -> dict[str, Any]:
+    """One complete tree as plain data, not to be changed. Raises UserError when its file is missing or no mapping."""
+    return _read(file_of(tree))
+
+
+@functools.cache
+def _read(path: Path) -> dict[str, Any]:
     if not path.is_file():
         raise UserError(
             f"verl {version()} has no {path.name} in {path.parent} (found: {', '.join(names()) or 'none'}).\n"
@@ -95,9 +105,9 @@ def load(tree: str) -> DictConfig:
     content: Any = yaml.load(path.read_text(), Loader=_Loader)
     if not isinstance(content, dict):
         raise UserError(f"{path} is not a mapping; reinstall verl.")
-    return OmegaConf.create(content)
+    return content
 
 
 def root_keys() -> set[str]:
     """The first-level keys of verl's configuration, the same in each of its trees."""
-    return set(re.findall(r"^(\w+):", file_of("ppo_trainer").read_text(), re.M))
+    return set(read("ppo_trainer"))

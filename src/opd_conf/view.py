@@ -4,6 +4,7 @@ Everything that a rule counts with is derived here, once. Only what is read is r
 Numbers count accelerators, sequences or tokens; batches are counted in prompts, before `rollout.n` answers each.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -242,7 +243,12 @@ class _Reader:
         found = self.lookup(self.raw, key, default)
         if found is _REQUIRED or found == "???":
             return self.fault(key, "has no value", "VALUE")
-        return self.resolved(key) if "${" in str(found) else found
+        if "${" not in str(found):
+            return found
+        # OmegaConf takes almost a millisecond; most interpolations name a key with a plain value.
+        reference = re.fullmatch(r"\$\{(\w[\w.]*)\}", found) if isinstance(found, str) else None
+        plain = self.lookup(self.raw, reference[1], "${}") if reference else "${}"
+        return self.resolved(key) if "${" in str(plain) or plain == "???" else plain
 
     def resolved(self, key: str) -> Any:
         try:
@@ -251,11 +257,8 @@ class _Reader:
         except OmegaConfBaseException as error:
             problem = f"cannot be worked out: {str(error).splitlines()[0].rstrip('.')}"
             self.failed.add(key)
-            if not any(
-                fault.message.endswith(f" {problem}.") for fault in self.faults
-            ):  # others may be made from this one
-                self.fault(key, problem, "VALUE")
-            return None
+            told = any(fault.message.endswith(f" {problem}.") for fault in self.faults)  # of what this one is made from
+            return None if told else self.fault(key, problem, "VALUE")
 
     def fault(self, key: str, problem: str, example: str) -> None:
         self.failed.add(key)

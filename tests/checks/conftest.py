@@ -1,4 +1,4 @@
-"""How a rule is tested: it fires with the right numbers, what it says to type silences it, and it is quiet otherwise."""
+"""How a rule is tested: it fires with the right numbers, what it says to type helps, and it is quiet otherwise."""
 
 import shlex
 from collections.abc import Callable
@@ -13,7 +13,7 @@ Quiet = Callable[..., None]
 
 @pytest.fixture
 def fires(check) -> Fires:
-    """Asserts that exactly this rule speaks once, and that its fix, typed as it stands, helps and breaks nothing else."""
+    """Asserts that this rule speaks once, and that its fix, typed as it stands, helps and breaks nothing else."""
 
     def assert_fires(rule: str, overrides: str, message: str, fix: str, severity: str = "error") -> Finding:
         given = shlex.split(overrides)

@@ -36,7 +36,7 @@ def test_every_pair_on_every_cluster(platform, student, teacher, cluster):
 @pytest.mark.parametrize("loss_mode", options("loss_mode"))
 @pytest.mark.parametrize(
     ("engine", "rollout", "data"),
-    list(itertools.product(options("engine"), options("rollout"), ["gsm8k"])) + [("fsdp2", "vllm", "geo3k")],
+    [*itertools.product(options("engine"), options("rollout"), ["gsm8k"]), ("fsdp2", "vllm", "geo3k")],
 )
 def test_every_loss_with_every_engine_and_server(loss_mode, engine, rollout, data):
     run = (f"loss_mode={loss_mode}", f"engine={engine}", f"rollout={rollout}", f"data={data}")

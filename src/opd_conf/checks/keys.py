@@ -4,10 +4,7 @@ import ast
 import functools
 import re
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any, TypeAlias
-
-import yaml
 
 from opd_conf import verl_tree
 from opd_conf.checks.finding import Finding, error, warning
@@ -54,7 +51,7 @@ DATACLASS_FILES = (
 
 def unknown_key(run: View) -> Iterator[Finding]:
     """Every key is one that verl reads."""
-    tree = _tree(verl_tree.file_of(run.tree))
+    tree = verl_tree.read(run.tree)
     for path, value in _unknown(run.raw, tree, tree):
         key, owner = ".".join(path), _owner(path, tree)
         if _is_variable(run, key) or (path[0] == "data" and _own_dataset(run)):
@@ -104,15 +101,7 @@ def below_backend(key: str, backend: str | None = None) -> str:
 
 def accepts(key: str, tree: str) -> bool:
     """Whether verl reads a key that its tree lacks: then `+key=value` is right."""
-    return _accepted(tuple(key.split(".")), _tree(verl_tree.file_of(tree)))
-
-
-@functools.cache
-def _tree(path: Path) -> dict[str, Any]:
-    """verl's tree as plain data (an OmegaConf tree of it takes ten times as long)."""
-    content = yaml.load(path.read_text(), Loader=verl_tree._Loader)
-    assert isinstance(content, dict)
-    return content
+    return _accepted(tuple(key.split(".")), verl_tree.read(tree))
 
 
 def _unknown(
