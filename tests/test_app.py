@@ -125,6 +125,12 @@ def test_a_secret_is_in_no_file_and_on_no_screen(opd, tmp_path):
     assert "+platform.env.WANDB_API_KEY=***" in _all_text(tmp_path)
 
 
+def test_a_proxys_password_is_not_recorded(opd, tmp_path):
+    assert opd(*NPU, "action=dry_run", https_proxy="http://me:s3cr3t@proxy:1", http_proxy="http://open:1").returncode == 0
+    assert "s3cr3t" not in _all_text(tmp_path)
+    assert "http://open:1" in _all_text(tmp_path)
+
+
 def test_a_secret_is_not_recorded_by_a_sweep_either(opd, tmp_path):
     secret = "s3cr3t-value"
     done = opd("-m", *NPU, "action=check", "topk=16,64", f"+platform.env.WANDB_API_KEY={secret}")

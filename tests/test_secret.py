@@ -20,6 +20,11 @@ def test_names_of_no_secrets(name):
     assert not secret.is_secret(name)
 
 
+def test_an_address_with_a_password_is_a_secret():
+    assert secret.is_secret("http_proxy", "http://me:pass@proxy:3128")
+    assert not secret.is_secret("http_proxy", "http://proxy:3128")
+
+
 @pytest.mark.parametrize("key", ["platform.env", "+platform.env", "++ray_kwargs.ray_init.runtime_env.env_vars"])
 def test_a_secret_moves_to_the_environment_and_is_masked(key, monkeypatch):
     monkeypatch.setenv("WANDB_API_KEY", "before")

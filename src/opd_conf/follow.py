@@ -3,10 +3,10 @@
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import FrameType
-from typing import TextIO
+from typing import Any, TextIO
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
@@ -26,7 +26,7 @@ def follow(trainer: "subprocess.Popen[bytes]", run: Handoff) -> int:
     console = Console(highlight=False)
     console.print(f"run folder  {run.folder}")
     _pass_signals_on(trainer, console)
-    start = StartUp(_teacher_servers(run))
+    start = StartUp(teacher_servers(run.verl["distillation"]))
     show = _on_terminal if console.is_terminal else _in_lines
     show(console, trainer, run, start)
     code = trainer.wait()
@@ -73,10 +73,14 @@ def _on_terminal(console: Console, trainer: "subprocess.Popen[bytes]", run: Hand
 
 
 def _in_lines(console: Console, trainer: "subprocess.Popen[bytes]", run: Handoff, start: StartUp) -> None:
-    printed, begun = 0.0, time.monotonic()
+    printed = begun = time.monotonic()
     for phase, step in _events(trainer, run, start):
         if phase:
+            printed = time.monotonic()
             console.print(phase, markup=False)
+        if step is None and start.current and time.monotonic() - printed > PLAIN_LINE_SECONDS:
+            printed = time.monotonic()
+            console.print(f"  {start.current:<12} …      (at {printed - begun:.0f} s)", markup=False)
         last = step is not None and step.number == start.total_steps
         if step and (last or step.number == 1 or time.monotonic() - printed > PLAIN_LINE_SECONDS):
             printed = time.monotonic()
@@ -104,7 +108,7 @@ def _left(step: Step, start: StartUp) -> str:
 def _events(
     trainer: "subprocess.Popen[bytes]", run: Handoff, start: StartUp
 ) -> Iterator[tuple[str | None, Step | None]]:
-    """What happens, as it happens: a finished phase of the start-up (as text), or a training step."""
+    """What happens, as it happens: a finished phase of the start-up (as text), or a training step, or nothing yet."""
     begun = phase_begun = time.monotonic()
     log, steps = _Lines(run.folder / "train.log"), _Lines(run.folder / "metrics.jsonl")
     ended = False
@@ -119,6 +123,7 @@ def _events(
             if step := metrics.parse(line):
                 yield None, step
         if not ended:
+            yield None, None
             time.sleep(POLL_SECONDS)
 
 
@@ -139,9 +144,8 @@ class _Lines:
         return lines
 
 
-def _teacher_servers(run: Handoff) -> int:
+def teacher_servers(distillation: Mapping[str, Any]) -> int:
     """Servers that start before the student's: one a replica of each teacher that runs."""
-    distillation = run.verl["distillation"]
     pool = distillation["nnodes"] * distillation["n_gpus_per_node"]
     teachers = distillation["teacher_models"]
     if len(teachers) > 1:

@@ -30,7 +30,7 @@ def handoff(config: DictConfig, folder: Path) -> Handoff:
     """Resolves a checked configuration for the run folder (absolute)."""
     chosen = runner.choose(config)
     environment = {
-        **{name: value for name, value in platforms.environment(config).items() if not secret.is_secret(name)},
+        **{name: value for name, value in platforms.environment(config).items() if not secret.is_secret(name, value)},
         **chosen.environment,
         "VERL_FILE_LOGGER_PATH": str(folder / "metrics.jsonl"),
         "TENSORBOARD_DIR": str(folder / "tensorboard"),

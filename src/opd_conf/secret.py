@@ -14,9 +14,9 @@ _OVERRIDE = re.compile(
 _ELSEWHERE = re.compile(rf"\b({_NAME})\s*[:=]\s*[^\s,}}]")
 
 
-def is_secret(name: str) -> bool:
-    """Whether an environment variable's name says that its value is to be kept."""
-    return re.fullmatch(_NAME, name) is not None
+def is_secret(name: str, value: str = "") -> bool:
+    """Whether a variable is to be kept: by its name, or because its value is an address with a password in it."""
+    return re.fullmatch(_NAME, name) is not None or re.search(r"://[^/@\s]*:[^/@\s]+@", value) is not None
 
 
 def take(arguments: Iterable[str]) -> tuple[list[str], list[str]]:

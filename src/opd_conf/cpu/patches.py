@@ -136,7 +136,7 @@ def patch_after(loader: Any, patch: Callable[[ModuleType], None]) -> None:
 
 
 def install() -> None:
-    """Apply every patch, now where the module is there already, else when it comes. Installing again changes nothing."""
+    """Apply every patch: now where the module is there already, else when it comes. A second call changes nothing."""
     if any(isinstance(finder, PatchingFinder) for finder in sys.meta_path):
         return
     answer_vllm_version()

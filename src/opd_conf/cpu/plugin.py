@@ -4,6 +4,7 @@ verl loads entry points at the end of its own import (verl/__init__.py), in each
 Ray workers, vLLM's engine. It loads but does not call them, so importing this module is what registers.
 """
 
+import logging
 import os
 
 
@@ -15,11 +16,15 @@ def register() -> None:
     """
     if os.environ.get("VERL_PLATFORM", "").strip().lower() != "cpu":
         return
-    from opd_conf.cpu.patches import install
-    from opd_conf.cpu.platform import register_platform
+    try:
+        from opd_conf.cpu.patches import install
+        from opd_conf.cpu.platform import register_platform
 
-    register_platform()
-    install()
+        register_platform()
+        install()
+    except Exception:  # verl drops it, and complains later that it knows no platform "cpu"
+        logging.getLogger(__name__).exception("verl's platform `cpu` could not be registered")
+        raise
 
 
 register()

@@ -24,7 +24,6 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from torch import Tensor
-    from transformers import PreTrainedTokenizerFast, Qwen3ForCausalLM
 
 VERSION = 1
 """Raised whenever what is made changes; a folder with another version is made anew."""
@@ -41,8 +40,8 @@ TEMPLATE = (
 )
 
 HELD_OUT = 30
-TRAIN_ROWS = 4096
-"""More rows than a short run reads: verl ends a run with its data, and an epoch's end costs time."""
+REPEATS = 20
+"""How often train.parquet goes through its sums: 1,400 rows, more than a short run reads."""
 
 
 @dataclass(frozen=True)
@@ -108,14 +107,12 @@ def make_row(example: Sum, split: str, index: int) -> dict[str, Any]:
 
 
 def make_rows(seed: int) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Rows for training (each sum equally often, shuffled) and for testing (each held-out sum once)."""
+    """Rows to train on (each sum once in every seventy, in changing order) and to test on (each held-out sum once)."""
     train, test = split_sums(seed)
     order = random.Random(seed + 1)
-    drawn: list[Sum] = []
-    while len(drawn) < TRAIN_ROWS:
-        drawn += order.sample(train, len(train))
+    drawn = [example for _ in range(REPEATS) for example in order.sample(train, len(train))]
     return (
-        [make_row(example, "train", index) for index, example in enumerate(drawn[:TRAIN_ROWS])],
+        [make_row(example, "train", index) for index, example in enumerate(drawn)],
         [make_row(example, "test", index) for index, example in enumerate(test)],
     )
 
@@ -131,18 +128,19 @@ def write_rows(rows: list[dict[str, Any]], path: Path) -> None:
 # Tokenizer
 
 
-def make_tokenizer() -> PreTrainedTokenizerFast:
-    """One token a character (printable ASCII), four marks and a chat template: 100 tokens."""
+def make_tokenizer() -> Any:
+    """A PreTrainedTokenizerFast: 100 tokens, one a character (printable ASCII) and five marks; with a chat template."""
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
+    wrap: Any = PreTrainedTokenizerFast
     marks = [PAD, END, USER, ASSISTANT, UNKNOWN]
     letters = [chr(code) for code in range(32, 127)]
     vocabulary = {token: number for number, token in enumerate(marks + letters)}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token=UNKNOWN))
     tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), behavior="isolated")  # pyright: ignore
     tokenizer.decoder = decoders.Fuse()  # pyright: ignore
-    fast = PreTrainedTokenizerFast(
+    fast = wrap(
         tokenizer_object=tokenizer,
         pad_token=PAD,
         eos_token=END,
@@ -158,10 +156,11 @@ def make_tokenizer() -> PreTrainedTokenizerFast:
 # Models
 
 
-def make_model(recipe: Recipe, vocabulary: int) -> Qwen3ForCausalLM:
-    """A two-layer Qwen3 with random weights; heads of 32, the smallest that vLLM's CPU attention takes."""
+def make_model(recipe: Recipe, vocabulary: int) -> Any:
+    """A two-layer Qwen3ForCausalLM with random weights; heads of 32, the smallest that vLLM's CPU attention takes."""
     from transformers import Qwen3Config, Qwen3ForCausalLM
 
+    build: Any = Qwen3ForCausalLM
     config = Qwen3Config(
         vocab_size=vocabulary,
         hidden_size=recipe.hidden,
@@ -177,10 +176,10 @@ def make_model(recipe: Recipe, vocabulary: int) -> Qwen3ForCausalLM:
         bos_token_id=None,
         dtype="float32",
     )
-    return Qwen3ForCausalLM(config)
+    return build(config)
 
 
-def encode(sums: Sequence[Sum], tokenizer: PreTrainedTokenizerFast) -> tuple[Tensor, Tensor]:
+def encode(sums: Sequence[Sum], tokenizer: Any) -> tuple[Tensor, Tensor]:
     """Token ids and labels, both [sums, length]; only answers have labels (-100 elsewhere)."""
     import torch
 
@@ -193,7 +192,6 @@ def encode(sums: Sequence[Sum], tokenizer: PreTrainedTokenizerFast) -> tuple[Ten
         labels.append([-100] * len(prompt) + answer)
     length = max(map(len, inputs))
     pad = tokenizer.convert_tokens_to_ids(PAD)
-    assert isinstance(pad, int)
     return (
         torch.tensor([ids + [pad] * (length - len(ids)) for ids in inputs]),
         torch.tensor([ids + [-100] * (length - len(ids)) for ids in labels]),
@@ -211,7 +209,7 @@ def share_right(logits: Tensor, labels: Tensor) -> float:
     return float((chosen * known).sum(-1).exp().mean())
 
 
-def train(model: Qwen3ForCausalLM, recipe: Recipe, batch: tuple[Tensor, Tensor]) -> Iterator[tuple[int, float]]:
+def train(model: Any, recipe: Recipe, batch: tuple[Tensor, Tensor]) -> Iterator[tuple[int, float]]:
     """Plain supervised training on one batch; yields (update, share of right answers) until the recipe's end."""
     import torch
 
@@ -246,19 +244,30 @@ class Progress:
 
 
 def make_models(folder: Path, seed: int, progress: Progress) -> None:
-    """Train teacher (all hundred sums) and student (training sums, stopped early), and save both with the tokenizer."""
-    import torch
+    """Train teacher (all hundred sums) and student (training sums, stopped early), and save both with the tokenizer.
 
+    On one thread: matrices are too small for more, which on a busy machine would wait for each other, and the same
+    seed gives the same weights.
+    """
+    import torch
+    from transformers.utils import logging
+
+    bars: Any = logging
     tokenizer = make_tokenizer()
     jobs = {"teacher": (TEACHER, all_sums()), "student": (STUDENT, split_sums(seed)[0])}
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
     with torch.random.fork_rng(devices=[]):
         for name, (recipe, sums) in jobs.items():
             torch.manual_seed(seed)
             model = make_model(recipe, len(tokenizer))
             for update, right in train(model, recipe, encode(sums, tokenizer)):
                 progress.tell(f"{name}: update {update} of at most {recipe.updates}, {right:.0%} right")
+            bars.disable_progress_bar()
             model.save_pretrained(folder / name)
+            bars.enable_progress_bar()
             tokenizer.save_pretrained(folder / name)
+    torch.set_num_threads(threads)
 
 
 # The folder
@@ -275,7 +284,7 @@ def is_current(folder: Path, seed: int) -> bool:
         stamp = json.loads((folder / STAMP).read_text())
     except (OSError, ValueError):
         return False
-    return stamp == make_stamp(seed)
+    return bool(stamp == make_stamp(seed))
 
 
 def make_stamp(seed: int) -> dict[str, int]:
@@ -287,6 +296,8 @@ def refuse_foreign(folder: Path) -> None:
     """Raise FileExistsError when the folder holds anything that this program did not make."""
     if not folder.exists():
         return
+    if not folder.is_dir():
+        raise FileExistsError(f"{folder} is a file; name another folder")
     names = {entry.name for entry in folder.iterdir()}
     foreign = sorted(names - set(CONTENTS))
     if foreign or (names and STAMP not in names):
@@ -323,6 +334,8 @@ def ensure(folder: Path, seed: int = 0) -> bool:
         write_rows(train_rows, new / "train.parquet")
         write_rows(test_rows, new / "test.parquet")
         (new / STAMP).write_text(json.dumps(make_stamp(seed)) + "\n")
+        if is_current(folder, seed):  # another process was faster
+            return False
         put_in_place(Path(scratch), folder)
     return True
 
