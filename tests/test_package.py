@@ -72,3 +72,9 @@ def test_without_verl_the_message_says_how_to_get_it(wheel, tmp_path):
     assert "verl is not installed" in done.stderr
     assert "pip install --no-deps verl==0.9.1" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("extra", ["gpu", "sglang"])
+def test_an_extra_resolves_for_a_machine_with_gpus(extra):
+    platform = ["--python-platform", "x86_64-manylinux_2_39", "--python-version", "3.12"]
+    _uv("pip", "compile", "--quiet", "--no-sources", *platform, "--extra", extra, str(ROOT / "pyproject.toml"))

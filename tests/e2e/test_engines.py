@@ -11,7 +11,11 @@ OVERRIDES = (
     "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=8",
     "actor_rollout_ref.actor.ppo_epochs=1",
     "platform.mixed_precision=null",  # VeOmni multiplies in bf16 on any platform
-    "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=32",
+    "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=8",
+    # One update a step, and a small one: rounding is not blown up before it is compared.
+    "data.train_batch_size=16",
+    "actor_rollout_ref.actor.ppo_mini_batch_size=16",
+    "actor_rollout_ref.actor.optim.lr=1e-4",
     "trainer.total_training_steps=2",
     "trainer.val_before_train=false",
     "trainer.save_freq=-1",
