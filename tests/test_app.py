@@ -126,7 +126,9 @@ def test_a_secret_is_in_no_file_and_on_no_screen(opd, tmp_path):
 
 
 def test_a_proxys_password_is_not_recorded(opd, tmp_path):
-    assert opd(*NPU, "action=dry_run", https_proxy="http://me:s3cr3t@proxy:1", http_proxy="http://open:1").returncode == 0
+    assert (
+        opd(*NPU, "action=dry_run", https_proxy="http://me:s3cr3t@proxy:1", http_proxy="http://open:1").returncode == 0
+    )
     assert "s3cr3t" not in _all_text(tmp_path)
     assert "http://open:1" in _all_text(tmp_path)
 

@@ -15,7 +15,7 @@ find_uv() {
     command -v uv && return
     if [ ! -x .uv/bin/uv ]; then
         "${PYTHON:-python3}" -m venv .uv >&2 || { echo "Python's venv is missing; on Debian: apt-get install python3-venv" >&2; return 1; }
-        .uv/bin/python -m pip install --quiet uv >&2
+        .uv/bin/python -m pip install -qq uv >&2
     fi
     echo .uv/bin/uv
 }

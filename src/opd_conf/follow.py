@@ -23,7 +23,7 @@ PLAIN_LINE_SECONDS = 30.0  # elsewhere than on a terminal: at most one line of p
 
 def follow(trainer: "subprocess.Popen[bytes]", run: Handoff) -> int:
     """Shows the run until it has ended; the trainer's exit code (128 + signal when a signal ended it)."""
-    console = Console(highlight=False)
+    console = Console(highlight=False, soft_wrap=True)
     console.print(f"run folder  {run.folder}")
     _pass_signals_on(trainer, console)
     start = StartUp(teacher_servers(run.verl["distillation"]))

@@ -42,6 +42,8 @@ def test_a_killed_run_leaves_nothing_and_goes_on_from_its_checkpoint(start):
     """With loss_mode=k1, the other way to learn: a policy gradient."""
     overrides = (
         "loss_mode=k1",
+        "actor_rollout_ref.actor.optim.lr=2e-4",
+        "actor_rollout_ref.actor.ppo_epochs=1",
         "trainer.total_training_steps=4",
         "trainer.save_freq=1",
         "trainer.val_before_train=false",

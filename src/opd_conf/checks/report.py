@@ -23,7 +23,8 @@ def report(found: Sequence[Finding], config: DictConfig) -> None:
     if form == "json":
         print(as_json(found, ignored))
     elif form == "text":
-        _show(found, ignored)
+        if found or ignored or config.action == "check":  # a start with nothing to say stays quiet
+            _show(found, ignored)
     else:
         raise UserError(f"checks.report is {form}; it can be text or json.\n  type: checks.report=text")
 
