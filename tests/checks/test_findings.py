@@ -115,9 +115,11 @@ def test_findings_as_text(compose, capsys):
     ]
 
 
-def test_nothing_found_is_said_too(compose, capsys):
-    checks.report([], compose(*RUN))
+def test_nothing_found_is_said_to_a_check_alone(compose, capsys):
+    checks.report([], compose(*RUN, "action=check"))
     assert capsys.readouterr().err == "No findings.\n"
+    checks.report([], compose(*RUN, "action=train"))
+    assert capsys.readouterr().err == ""
 
 
 def test_an_unknown_form_of_report(compose):
