@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from opd_conf import status
+
 TRAINER = """
 import json, pathlib, sys, time
 folder = pathlib.Path({folder!r})
@@ -53,6 +55,17 @@ def test_a_failure_shows_the_last_words_and_returns_the_code(tmp_path):
     assert done.returncode == 3
     assert "Traceback: the last words" in done.stdout
     assert "try next:" not in done.stdout
+
+
+def test_a_known_cause_of_a_failure_is_shown_and_kept(tmp_path):
+    status.write(tmp_path, "failed", exit_code=1)
+    full = TRAINER.replace("Traceback: the last words", "OSError: [Errno 28] No space left on device")
+    trainer = full.format(folder=str(tmp_path), lines=os.devnull, code=1)
+    program = [sys.executable, "-c", FOLLOW.format(folder=str(tmp_path), trainer=trainer)]
+    done = subprocess.run(program, capture_output=True, text=True)
+    assert "cause: " in done.stdout
+    assert status.read(tmp_path)["cause"]["id"] in done.stdout + "disk_full"
+    assert status.read(tmp_path)["state"] == "failed"
 
 
 def test_a_terminal_gets_a_bar(tmp_path):

@@ -64,6 +64,7 @@ def run(composed: Composed, origin: Origin) -> int:
     if checks.has_errors(found):
         return EXIT_MISTAKE
     if action == "check":
+        checks.show_memory(config)
         return 0
     from opd_conf.follow import follow
     from opd_conf.handoff import handoff

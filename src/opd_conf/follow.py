@@ -4,6 +4,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from types import FrameType
 from typing import Any, TextIO
@@ -11,7 +12,8 @@ from typing import Any, TextIO
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from opd_conf import metrics
+from opd_conf import metrics, status
+from opd_conf.causes import cause
 from opd_conf.handoff import Handoff
 from opd_conf.metrics import Step
 from opd_conf.phases import StartUp
@@ -33,7 +35,19 @@ def follow(trainer: "subprocess.Popen[bytes]", run: Handoff) -> int:
     console.print(summary(run, code), markup=False)
     if code != 0:
         console.print(tail(run.folder / "train.log"), markup=False)
+        _explain(console, run.folder, code)
     return code
+
+
+def _explain(console: Console, folder: Path, code: int) -> None:
+    """Shows the known cause of a failure and what to do about it, and keeps both in status.json."""
+    last = status.read(folder)
+    log = folder / "train.log"
+    if last.get("state") != "failed" or not log.exists():
+        return
+    if found := cause(log.read_text(errors="replace"), code):
+        console.print(f"\ncause: {found.reason}\n  try: {found.fix}", markup=False)
+        status.write(folder, **{**last, "cause": asdict(found)})
 
 
 def _pass_signals_on(trainer: "subprocess.Popen[bytes]", console: Console) -> None:

@@ -88,10 +88,19 @@ def test_every_rule_is_tested():
 
 
 def test_a_finding_as_json(compose, capsys):
-    config = compose(*RUN, "checks.ignore=[data_files]", "checks.report=json", "actor_rollout_ref.actor.strategy=fsdp")
+    config = compose(
+        *RUN,
+        "checks.ignore=[data_files,models_seen,micro_batch_of_one,memory_fits]",
+        "checks.report=json",
+        "actor_rollout_ref.actor.strategy=fsdp",
+    )
     checks.report(checks.findings(config), config)
     document = json.loads(capsys.readouterr().out)
-    assert (document["errors"], document["warnings"], document["ignored"]) == (1, 0, ["data_files"])
+    assert (document["errors"], document["warnings"], document["ignored"]) == (
+        1,
+        0,
+        ["data_files", "models_seen", "micro_batch_of_one", "memory_fits"],
+    )
     [finding] = document["findings"]
     assert list(finding) == ["id", "severity", "keys", "message", "fix"]
     assert finding["id"] == "fsdp2_on"

@@ -21,7 +21,9 @@ def options(group: str) -> list[str]:
 
 
 def found(*overrides: str) -> list[checks.Finding]:
-    return [finding for finding in checks.findings(compose(overrides).config) if finding.id != "data_files"]
+    unseen = ("data_files", "model_folder", "bytecode_there")  # what this machine has not made yet
+    found = checks.findings(compose(overrides).config)
+    return [finding for finding in found if finding.severity != "note" and finding.id not in unseen]
 
 
 @pytest.mark.parametrize("cluster", [cluster for cluster in options("cluster") if cluster != "cpu"])

@@ -9,13 +9,26 @@ from types import FunctionType, ModuleType
 
 from omegaconf import DictConfig
 
-from opd_conf.checks import batch, engine, files, keys, loss, placement, rollout, teachers
+from opd_conf.checks import (
+    batch,
+    data,
+    engine,
+    environment,
+    files,
+    keys,
+    loss,
+    memory,
+    models,
+    placement,
+    rollout,
+    teachers,
+)
 from opd_conf.checks.finding import Finding, Rule, error
-from opd_conf.checks.report import as_dict, report
+from opd_conf.checks.report import as_dict, report, show_memory
 from opd_conf.mistakes import nearest
 from opd_conf.view import Malformed, View, view
 
-__all__ = ["RULES", "Finding", "Rule", "as_dict", "findings", "has_errors", "report"]
+__all__ = ["RULES", "Finding", "Rule", "as_dict", "findings", "has_errors", "report", "show_memory"]
 
 SEVERITIES = ("error", "warning", "note")
 
@@ -32,7 +45,10 @@ def _rules_of(module: ModuleType) -> list[Rule]:
 
 RULES: dict[str, Rule] = {
     rule.__name__: rule
-    for module in (loss, batch, placement, teachers, rollout, engine, files, keys)
+    for module in (
+        *(loss, batch, placement, teachers, rollout, engine),
+        *(memory, environment, files, data, models, keys),
+    )
     for rule in _rules_of(module)
 }
 """All rules by id, in the order in which they are documented."""

@@ -73,5 +73,18 @@ def _show(found: Sequence[Finding], ignored: Sequence[str]) -> None:
     console.print(Text(summary(found, ignored)))
 
 
+def show_memory(config: DictConfig) -> None:
+    """The estimate of memory as a table on stderr, where one can be made and is of use: not on a CPU, not in JSON."""
+    from opd_conf import memory
+    from opd_conf.view import view
+
+    if config.checks.report != "text" or config.platform.name == "cpu":
+        return
+    if estimate := memory.estimate(view(config)):
+        from rich.console import Console
+
+        Console(file=sys.stderr, highlight=False).print(memory.table(estimate))
+
+
 def _typed(finding: Finding) -> bool:
     return "=" in finding.fix or finding.fix.startswith("python ")

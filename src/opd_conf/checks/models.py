@@ -1,0 +1,394 @@
+"""What the models' own files say: heads, positions, vocabularies, templates. verl compares none of them in time."""
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from opd_conf import model_files
+from opd_conf.checks.engine import ULYSSES
+from opd_conf.checks.environment import setting, variable
+from opd_conf.checks.finding import Finding, error, note, warning
+from opd_conf.model_files import Model
+from opd_conf.view import ROLLOUT, Server, View
+
+STUDENT = "actor_rollout_ref.model"
+
+
+@dataclass(frozen=True)
+class Part:
+    """The student or a teacher: how it is called in a message, the key of its path, its server, its files if here."""
+
+    role: str
+    key: str
+    path: str
+    server: Server
+    model: Model | None
+    tokenizer: Model | None
+
+    @property
+    def config(self) -> Mapping[str, Any]:
+        """config.json, empty when it cannot be seen."""
+        return (self.model.config if self.model else None) or {}
+
+
+_latest: list[tuple[View, list[Part]]] = []
+"""The run that was asked about last, for the next rule."""
+
+
+def parts(run: View) -> list[Part]:
+    """Student, then teachers; those without a path, which another rule reports, are left out."""
+    if not (_latest and _latest[0][0] is run):
+        _latest[:] = [(run, _parts(run))]
+    return _latest[0][1]
+
+
+def _parts(run: View) -> list[Part]:
+    environment = {name: value for name in model_files.CACHE_VARIABLES if (value := variable(run, name))}
+    path, tokenizer = (setting(run, f"{STUDENT}.{name}") for name in ("path", "tokenizer_path"))
+    found = []
+    if isinstance(path, str):
+        model = model_files.find(path, environment)
+        own = model_files.find(tokenizer, environment) if isinstance(tokenizer, str) else model
+        found.append(Part("the student", f"{STUDENT}.path", path, run.rollout, model, own))
+    for teacher in run.teachers:
+        if teacher.model_path:
+            role = f"teacher {teacher.entry}" if run.named_teachers else "the teacher"
+            model = model_files.find(teacher.model_path, environment)
+            found.append(Part(role, f"{teacher.prefix}.model_path", teacher.model_path, teacher, model, model))
+    return found
+
+
+def model_folder(run: View) -> Iterator[Finding]:
+    """A model's path names a folder that is there, or a model of the hub.
+
+    A plan made elsewhere than on the cluster cannot see its folders: then their absence is a warning.
+
+    verl: utils/fs.py:copy_to_local, which leaves `~` as it is.
+    """
+    say = error if setting(run, "action") == "train" else warning
+    for part in parts(run):
+        path = part.path.rstrip("/") or part.path
+        if part.path.startswith("~"):
+            fix = f"{part.key}={os.path.expanduser(path)}"
+            yield error(part.key, message=f"{part.key} is {part.path}; nobody replaces ~ in it.", fix=fix)
+        elif part.model is None and model_files.looks_local(part.path):
+            here = f" (looked for in {os.getcwd()})" if part.path.startswith(".") else ""
+            sums = Path(path).parent == Path(str(setting(run, "assets"))) / "sums"
+            fix = "python -m opd_conf.cpu.sums" if sums else f"{part.key}=FOLDER"
+            yield say(part.key, message=f"No such folder for {part.role}: {part.path}{here}.", fix=fix)
+
+
+def model_path_without_slash(run: View) -> Iterator[Finding]:
+    """A model's path does not end in a slash, which verl refuses.
+
+    verl: utils/fs.py:copy_local_path_from_hdfs.
+    """
+    for part in parts(run):
+        if part.path.endswith("/"):
+            path = part.path.rstrip("/")
+            yield error(
+                part.key,
+                message=f"{part.key} ends in a slash, and verl then stops.",
+                fix=f"{part.key}={path or 'FOLDER'}",
+            )
+
+
+def one_architecture(run: View) -> Iterator[Finding]:
+    """config.json names exactly one architecture.
+
+    verl: workers/config/model.py:HFModelConfig.__post_init__.
+    """
+    for part in parts(run):
+        names = part.config.get("architectures") or []
+        if part.config and len(names) != 1:
+            yield error(
+                part.key,
+                message=f"config.json of {part.role} names {len(names)} architectures, and verl wants one: "
+                f"{', '.join(map(str, names)) or 'none'}.",
+                fix=f"{part.key}=FOLDER   # or edit {part.model.folder if part.model else ''}/config.json",
+            )
+
+
+def heads_divide_tensor_parallel(run: View) -> Iterator[Finding]:
+    """Attention heads divide evenly over a server's ranks; key-value heads do, or are copied evenly.
+
+    vLLM asserts it: config/model.py:verify_with_parallel_config, and each model's attention.
+
+    verl: workers/rollout/vllm_rollout/vllm_async_server.py:launch_server, which passes the size on.
+    """
+    for part in parts(run):
+        ranks = part.server.tensor_parallel
+        if uneven := _uneven(part, ranks):
+            least = next(size for size in range(ranks, 0, -1) if _fits(run, part, size))
+            sizes = {"tensor_model_parallel_size": least}
+            if part.server.expert_parallel > 1:
+                sizes["expert_parallel_size"] = least * part.server.data_parallel
+            yield error(
+                f"{part.server.at}.tensor_model_parallel_size",
+                part.key,
+                message=f"{part.path} has {uneven}: they do not divide over {ranks} ranks (tensor parallel) of "
+                f"{part.role}'s server.",
+                fix=" ".join(run.set(f"{part.server.at}.{name}", size) for name, size in sizes.items()),
+            )
+
+
+def _uneven(part: Part, ranks: int) -> str:
+    """The heads of a model that do not divide over so many ranks, in words."""
+    text = model_files.text_part(part.config)
+    uneven = [
+        f"{count} {words}"
+        for key, words in {
+            "num_attention_heads": "attention heads",
+            "linear_num_key_heads": "key heads of linear attention",
+            "linear_num_value_heads": "value heads of linear attention",
+        }.items()
+        if isinstance(count := text.get(key), int) and count % ranks
+    ]
+    shared = text.get("num_key_value_heads")
+    # With latent attention (kv_lora_rank) there are no key-value heads to share out.
+    if isinstance(shared, int) and shared > 0 and "kv_lora_rank" not in text and shared % ranks and ranks % shared:
+        uneven.append(f"{shared} key-value heads")
+    return " and ".join(uneven)
+
+
+def _fits(run: View, part: Part, ranks: int) -> bool:
+    """Whether so many ranks suit the model's heads and leave whole replicas in its accelerators."""
+    server = part.server
+    world = run.student_world if server.at == ROLLOUT else run.teacher_pool
+    replica = ranks * server.data_parallel * server.pipeline_parallel
+    return ranks == 1 or (not _uneven(part, ranks) and world % replica == 0)
+
+
+def heads_divide_sequence_parallel(run: View) -> Iterator[Finding]:
+    """The student's heads divide over the ranks that share a sequence.
+
+    verl: models/transformers/monkey_patch.py:apply_monkey_patch.
+    """
+    ranks = run.sequence_parallel
+    for part in parts(run)[:1]:
+        text = model_files.text_part(part.config)
+        heads, shared = text.get("num_attention_heads"), text.get("num_key_value_heads")
+        counts = [count for count in (heads, shared) if isinstance(count, int) and count > 0]
+        if part.server.at != ROLLOUT or run.engine not in ULYSSES or len(counts) < 2:
+            return
+        fits = [size for size in range(1, ranks + 1) if _shares(counts[0], counts[1], size)]
+        if ranks not in fits:
+            key = ULYSSES[run.engine]
+            size = next(size for size in reversed(fits) if run.student_world % size == 0)
+            yield error(
+                key,
+                part.key,
+                message=f"{part.path} has {counts[0]} attention heads and {counts[1]} key-value heads: {ranks} ranks "
+                "cannot share a sequence.",
+                fix=f"{key}={size}",
+            )
+
+
+def _shares(heads: int, shared: int, ranks: int) -> bool:
+    return heads % ranks == 0 and (shared % ranks == 0 or ranks % shared == 0)
+
+
+def positions_hold_sequence(run: View) -> Iterator[Finding]:
+    """The models have positions for prompt and response, and servers ask for no more than there are.
+
+    verl: workers/rollout/vllm_rollout/vllm_async_server.py:_validate_configs; without max_model_len it takes the
+    model's number, and cuts answers (student) or fails samples (teacher) beyond it.
+    """
+    for part in parts(run):
+        override = setting(run, f"{STUDENT}.override_config.max_position_embeddings")
+        own = part.model.number("max_position_embeddings") if part.model else None
+        positions = override if part.server.at == ROLLOUT and isinstance(override, int) else own
+        spare = 0 if part.server.at == ROLLOUT and part.server.backend != "sglang" else 1
+        needed = part.server.max_model_len or run.sequence_length + spare
+        if positions is not None and needed > positions:
+            room = positions - run.prompt_length - 1
+            yield error(
+                f"{part.server.at}.max_model_len",
+                "data.max_prompt_length",
+                "data.max_response_length",
+                message=f"{part.path} has {positions} positions, and {part.role}'s server is to hold {needed} tokens "
+                f"({run.prompt_length} of the prompt, {run.response_length} of the response).",
+                fix=_shorter(run, part, positions, room),
+            )
+
+
+def _shorter(run: View, part: Part, positions: int, room: int) -> str:
+    """What to type so that a sequence has positions: a smaller server where that is enough, else a shorter response."""
+    key = f"{part.server.at}.max_model_len"
+    if run.sequence_length + 1 <= positions:
+        return f"{key}={positions}"
+    if room < 1:
+        return f"data.max_prompt_length={positions // 2 - 1} data.max_response_length={positions // 2}"
+    fix = f"data.max_response_length={room}"
+    follows = run.follows(key) or part.server.max_model_len is None
+    return fix if follows else f"{fix} {key}={positions}"
+
+
+def chat_template_there(run: View) -> Iterator[Finding]:
+    """The student's tokenizer has a chat template: without one verl's length filter drops every sample.
+
+    verl: utils/dataset/rl_dataset.py:maybe_filter_out_long_prompts, which swallows the error, and
+    experimental/agent_loop/agent_loop.py (model.custom_chat_template reaches only the latter).
+    """
+    custom, filtered = setting(run, f"{STUDENT}.custom_chat_template"), setting(run, "data.filter_overlong_prompts")
+    given = (setting(run, "data.apply_chat_template_kwargs") or {}).get("chat_template")
+    own_class = setting(run, "data.custom_cls.path")
+    for part in parts(run)[:1]:
+        model = part.tokenizer
+        if part.server.at != ROLLOUT or model is None or model.tokenizer_config is None or model.chat_template:
+            continue
+        if given or own_class or (custom and not filtered):
+            continue
+        # In the cache a file that is missing may only not have been fetched.
+        say = warning if model.cached else error
+        yield say(
+            part.key,
+            "data.filter_overlong_prompts",
+            message=f"The student's tokenizer has no chat template ({model.folder}): "
+            + ("verl would drop every sample as too long." if filtered else "every sample would fail."),
+            fix=f"cp TEMPLATE.jinja {model.folder}/chat_template.jinja   # the teacher's, for instance",
+        )
+
+
+def teachers_share_tokens(run: View) -> Iterator[Finding]:
+    """Student and teachers give the same ids to the same tokens; verl passes ids between them and never compares.
+
+    Tokens that only one of them has, above the others, are a note (the teacher's) or a warning (the student's).
+
+    verl: experimental/teacher_loop/teacher_manager.py:compute_teacher_logprobs_single.
+    """
+    for student, teacher in _pairs(run):
+        one, other = student.tokenizer, teacher.tokenizer
+        if one is None or other is None or one.same_tokenizer_file(other):
+            continue
+        mine, theirs = one.tokens, other.tokens
+        if mine is not None and theirs is not None and mine != theirs:
+            yield _difference(student, teacher, mine, theirs)
+
+
+def _pairs(run: View) -> list[tuple[Part, Part]]:
+    """The student with each teacher."""
+    student = [part for part in parts(run) if part.server.at == ROLLOUT]
+    return [(student[0], part) for part in parts(run) if student and part.server.at != ROLLOUT]
+
+
+def _difference(student: Part, teacher: Part, mine: Mapping[str, int], theirs: Mapping[str, int]) -> Finding:
+    """How two vocabularies differ: ids that mean different tokens, else tokens that only one of them has."""
+    keys = (teacher.key, student.key)
+    fix = f"{teacher.key}=MODEL   # one with the student's tokenizer"
+    names = {number: token for token, number in theirs.items()}
+    only_mine = sorted((number, token) for token, number in mine.items() if theirs.get(token) != number)
+    clashes = [(number, token) for number, token in only_mine if token in theirs or number in names]
+    if clashes:
+        number, token = clashes[0]
+        where = f"has it as {theirs[token]}" if token in theirs else f"has {names[number]!r} there"
+        count = f"{len(clashes)} tokens" if len(clashes) > 1 else "1 token"
+        return error(
+            *keys,
+            message=f"The tokenizers differ in {count}: {token!r} is {number} for the student, and {teacher.role} "
+            f"({teacher.path}) {where}. What the teacher says would be about other words.",
+            fix=fix,
+        )
+    if only_mine:
+        number, token = only_mine[0]
+        return warning(
+            *keys,
+            message=f"The student has {len(only_mine)} tokens that {teacher.role} ({teacher.path}) lacks, first "
+            f"{token!r}, {number}: it knows nothing about them.",
+            fix=fix,
+        )
+    number, token = min((number, token) for token, number in theirs.items() if token not in mine)
+    return note(
+        *keys,
+        message=f"{teacher.role.capitalize()} has {len(theirs) - len(mine)} tokens that the student lacks, first "
+        f"{token!r}, {number}; the others are the same.",
+        fix="nothing to do where the student never needs them",
+    )
+
+
+def start_token_alike(run: View) -> Iterator[Finding]:
+    """Student and teachers begin a text alike: teachers are asked about the student's ids as they are.
+
+    verl: experimental/teacher_loop/teacher_manager.py:compute_teacher_logprobs_single.
+    """
+    for student, teacher in _pairs(run):
+        one, other = (part.tokenizer.tokenizer_config if part.tokenizer else None for part in (student, teacher))
+        if one is None or other is None or bool(one.get("add_bos_token")) == bool(other.get("add_bos_token")):
+            continue
+        adds, lacks = (teacher, student) if other.get("add_bos_token") else (student, teacher)
+        yield note(
+            teacher.key,
+            student.key,
+            message=f"The tokenizer of {adds.role} begins a text with a start token, that of {lacks.role} does not "
+            "(add_bos_token); the teacher reads what the student's chat template makes.",
+            fix="nothing to do where the chat template writes its own start",
+        )
+
+
+def vocabulary_rows(run: View) -> Iterator[Finding]:
+    """Each model has a row for every token of the other: verl and vLLM look tokens up by id.
+
+    vLLM refuses a token beyond the end (v1/engine/input_processor.py), a lookup in verl's loss stops the device.
+
+    verl: trainer/distillation/fsdp/losses.py.
+    """
+    for student, teacher in _pairs(run):
+        mine, theirs = (part.model.number("vocab_size") if part.model else None for part in (student, teacher))
+        if mine is None or theirs is None:
+            continue
+        needs, gets = (_last_token(part) for part in (student, teacher))
+        keys, rows = (student.key, teacher.key), f"The student has {mine} vocabulary rows, {teacher.role} {theirs}"
+        fix = f"{teacher.key}=MODEL   # one with the student's vocabulary"
+        if needs is not None and needs >= theirs:
+            message = f"{rows}: samples with the student's token {needs} would fail one by one."
+            yield error(*keys, message=message, fix=fix)
+        elif run.uses_top_k and gets is not None and gets >= mine:
+            message = f"{rows}: the teacher's token {gets} among its top {run.topk} stops the update."
+            yield error(*keys, message=message, fix=fix)
+        elif mine != theirs and (needs is None or gets is None) and abs(mine - theirs) > PADDING:
+            message = f"{rows}: hardly the same tokenizer."
+            yield warning(*keys, message=message, fix=fix)
+
+
+PADDING = 1024
+"""Rows by which models of one tokenizer may differ: Qwen2.5 has 151,936 and, from 7B up, 152,064."""
+
+
+def _last_token(part: Part) -> int | None:
+    tokens = part.tokenizer.tokens if part.tokenizer else None
+    return max(tokens.values()) if tokens else None
+
+
+def models_seen(run: View) -> Iterator[Finding]:
+    """The models' files can be read from here; those that cannot are named once, and left to verl.
+
+    verl: workers/config/model.py:HFModelConfig.__post_init__ fetches them when workers start.
+    """
+    unseen = {part.path: part for part in parts(run) if not _seen(part) and not _missing(part)}
+    if unseen:
+        hub = [path for path, part in unseen.items() if part.model is None and not model_files.is_remote(path)]
+        yield note(
+            *dict.fromkeys(part.key for part in unseen.values()),
+            message=f"Not looked into: {', '.join(f'{path} ({_reason(part)})' for path, part in unseen.items())}. "
+            "Heads, positions and tokenizers are compared once their files are here.",
+            fix=f"hf download {hub[0]}" if hub else "nothing to do when they are in order",
+        )
+
+
+def _seen(part: Part) -> bool:
+    return bool(part.config) and part.tokenizer is not None and part.tokenizer.tokens is not None
+
+
+def _missing(part: Part) -> bool:
+    """Whether another rule has told that there is no such folder."""
+    return part.model is None and model_files.looks_local(part.path)
+
+
+def _reason(part: Part) -> str:
+    if part.model is None:
+        return "on another file system" if model_files.is_remote(part.path) else "not in the Hugging Face cache"
+    if not part.config:
+        return "no readable config.json"
+    return "no readable tokenizer.json"
