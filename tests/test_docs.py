@@ -71,3 +71,8 @@ def test_the_npu_page_gives_the_values_that_are_set():
     said = dict(re.findall(r"^\| `(\w+)` \| ([^|,]+?)(?:, \*script\*)? \|", text, re.M))
     assert said == {name: value for name, value in platforms.environment(config).items() if name in said}
     assert len(said) == 10
+
+
+def test_the_page_of_rules_is_made_from_the_rules():
+    done = subprocess.run([sys.executable, "-m", "opd_conf.checks"], capture_output=True, text=True, check=True)
+    assert (ROOT / "docs" / "rules.md").read_text() == done.stdout

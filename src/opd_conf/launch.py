@@ -28,7 +28,7 @@ def launch(run: Handoff) -> "subprocess.Popen[bytes]":
 
 def _environment(run: Handoff, temporary: Path) -> dict[str, str]:
     """The trainer's whole environment: the shell's (secrets included), the platform's block, the run's own files."""
-    environment = {**os.environ, **run.environment, "PYTHONUNBUFFERED": "1"}
+    environment = {**os.environ, **run.environment, "PYTHONUNBUFFERED": "1", "HYDRA_FULL_ERROR": "1"}
     for name in run.removed:
         environment.pop(name, None)
     if (

@@ -22,6 +22,7 @@ from opd_conf.checks import (
     placement,
     rollout,
     teachers,
+    values,
 )
 from opd_conf.checks.finding import Finding, Rule, error
 from opd_conf.checks.report import as_dict, report, show_memory
@@ -47,7 +48,7 @@ RULES: dict[str, Rule] = {
     rule.__name__: rule
     for module in (
         *(loss, batch, placement, teachers, rollout, engine),
-        *(memory, environment, files, data, models, keys),
+        *(memory, environment, files, data, models, keys, values),
     )
     for rule in _rules_of(module)
 }
