@@ -8,8 +8,9 @@ from opd_conf.checks import RULES, Rule
 HEAD = """\
 # Rules
 
-What is checked before a run starts; made with `python -m opd_conf.checks > docs/rules.md`. `checks.ignore=[id]` leaves a
-rule out, and that is recorded. An error stops the run with exit code 2: verl would fail, hang, or train on the wrong thing.
+What is checked before a run starts; made with `python -m opd_conf.checks > docs/rules.md`. `checks.ignore=[id]` leaves
+a rule out, and that is recorded. An error stops the run with exit code 2: verl would fail, hang, or train on the wrong
+thing.
 """
 
 
