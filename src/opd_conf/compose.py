@@ -11,7 +11,7 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-from opd_conf import platforms
+from opd_conf import platforms, resolvers  # noqa: F401  (the files need our resolver)
 
 CONFIG_NAME = "opd"
 

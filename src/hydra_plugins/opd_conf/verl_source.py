@@ -12,7 +12,7 @@ class VerlConfigSource(ConfigSource):
         return "verl"
 
     def load_config(self, config_path: str) -> ConfigResult:
-        from opd_conf import verl_tree
+        from opd_conf import resolvers, verl_tree  # noqa: F401  (whoever composes verl's tree composes our files)
 
         return ConfigResult(
             config=verl_tree.load(self._tree(config_path)),
