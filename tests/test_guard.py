@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from multiprocessing.shared_memory import SharedMemory
 from pathlib import Path
 
 import psutil
@@ -14,9 +15,12 @@ import pytest
 
 # A trainer that starts a child, a grandchild that detaches as Ray's daemons do, and a file in the temporary folder.
 TRAINER = """
-import os, pathlib, subprocess, sys, time
+import multiprocessing, os, pathlib, subprocess, sys, time
+from multiprocessing.shared_memory import SharedMemory
 tmp, marks, seconds, code = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2]), float(sys.argv[3]), int(sys.argv[4])
 tmp.mkdir(exist_ok=True); (tmp / "socket").write_text("x")
+segment, lock = SharedMemory(create=True, size=8), multiprocessing.get_context("spawn").Lock()
+(marks / "shared").write_text(segment.name + " sem." + lock._semlock.name.lstrip("/"))
 child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(300)"])
 if os.fork() == 0:
     os.setsid()
@@ -102,6 +106,19 @@ def test_kill_9_of_our_own_process_ends_the_run(start, tmp_path):
     parent.wait()
     _wait_for(lambda: _none_left(pids) and _status(tmp_path)["state"] == "interrupted")
     assert not (tmp_path / "tmp").exists()
+
+
+def test_shared_memory_and_semaphores_of_the_run_are_removed_and_no_others(start, tmp_path):
+    other = SharedMemory(create=True, size=8)
+    guard = start(0.5)
+    _marks(tmp_path)
+    names = (tmp_path / "marks" / "shared").read_text().split()
+    assert [name for name in names if not Path("/dev/shm", name).exists()] == []
+    guard.wait(timeout=10)
+    assert [name for name in names if Path("/dev/shm", name).exists()] == []
+    assert Path("/dev/shm", other.name).exists()
+    other.close()
+    other.unlink()
 
 
 def test_other_processes_are_not_touched(start, tmp_path):

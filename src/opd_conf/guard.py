@@ -47,16 +47,24 @@ def descendants(root: int) -> list[int]:
     return found
 
 
-def shared_memory(pids: list[int]) -> set[str]:
-    """Files of /dev/shm that these processes have mapped."""
+def shared_memory(pids: list[int]) -> set[int]:
+    """Inodes of /dev/shm that these processes have mapped; a semaphore's map shows a name that it no longer has."""
     found = set()
     for pid in pids:
         try:
             lines = Path(f"/proc/{pid}/maps").read_text().splitlines()
         except OSError:
             continue
-        found |= {line[line.index("/dev/shm/") :] for line in lines if "/dev/shm/" in line and "(deleted)" not in line}
+        found |= {int(line.split()[4]) for line in lines if "/dev/shm/" in line}
     return found
+
+
+def remove_shared_memory(inodes: set[int]) -> None:
+    """Removes the files of /dev/shm that are these."""
+    for path in Path("/dev/shm").iterdir():
+        with contextlib.suppress(OSError):
+            if path.stat().st_ino in inodes:
+                path.unlink()
 
 
 class Guarded:
@@ -65,7 +73,7 @@ class Guarded:
     def __init__(self, command: list[str]) -> None:
         self.signals: list[int] = []
         self.deadline = float("inf")
-        self.segments: set[str] = set()
+        self.segments: set[int] = set()
         self.trainer = subprocess.Popen(command, preexec_fn=_prepare_trainer)
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
             signal.signal(number, self._on_signal)
@@ -137,8 +145,7 @@ def main(folder: Path, temporary: Path, command: list[str]) -> int:
     status.write(folder, "running", pid=os.getpid(), trainer_pid=run.trainer.pid)
     code = run.wait()
     run.end_descendants()
-    for segment in run.segments:
-        Path(segment).unlink(missing_ok=True)
+    remove_shared_memory(run.segments)
     shutil.rmtree(temporary, ignore_errors=True)
     if run.signals:
         by = "SIGKILL of opd_conf" if run.signals[0] == signal.SIGUSR1 else signal.Signals(run.signals[0]).name
