@@ -2,7 +2,8 @@
 
 import pytest
 
-from opd_conf.view import Malformed, view
+from opd_conf.reader import Malformed
+from opd_conf.view import view
 
 RUN = ("platform=gpu", "student=qwen3_5_2b", "teacher=qwen3_5_35b_a3b")
 ACTOR = "actor_rollout_ref.actor"

@@ -12,15 +12,11 @@ once, with where it is from:
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import groupby
 from math import ceil, floor
 from typing import TYPE_CHECKING, Any
-
-from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
 
 from opd_conf.models import ModelFacts, facts
 from opd_conf.view import ACTOR, ROLLOUT, Server, View
@@ -593,28 +589,8 @@ def _served(run: View, server: Server, name: str, model: ModelFacts, scores: boo
     )
 
 
-def _value(run: View, key: str, default: object = None) -> Any:
-    """The value of a key, resolved only where it has to be; the default where there is none, or null, or an error."""
-    node: Any = run.raw
-    for part in key.split("."):
-        if isinstance(node, str):
-            break
-        if not isinstance(node, Mapping) or part not in node:
-            return default
-        node = node[part]
-    if "${" not in str(node):
-        return default if node is None else node
-    if isinstance(node, str) and (reference := re.fullmatch(r"\$\{([a-z]\w*(?:\.\w+)*)\}", node)):
-        return _value(run, reference[1], default)  # OmegaConf takes almost a millisecond
-    try:
-        found = OmegaConf.select(run.config, key)
-    except OmegaConfBaseException:
-        return default
-    return default if found is None else found
-
-
 def _number(run: View, key: str, default: float) -> float:
-    found = _value(run, key, default)
+    found = run.setting(key, default)
     try:
         return default if isinstance(found, bool) else float(found)
     except (TypeError, ValueError):
@@ -622,11 +598,11 @@ def _number(run: View, key: str, default: float) -> float:
 
 
 def _flag(run: View, key: str, default: bool = False) -> bool:
-    return _value(run, key, default) is True
+    return run.setting(key, default) is True
 
 
 def _text(run: View, key: str) -> str:
-    return str(_value(run, key, ""))
+    return str(run.setting(key, ""))
 
 
 # What would help.

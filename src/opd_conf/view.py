@@ -4,15 +4,17 @@ Everything that a rule counts with is derived here, once. Only what is read is r
 Numbers count accelerators, sequences or tokens; batches are counted in prompts, before `rollout.n` answers each.
 """
 
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
-from opd_conf.errors import UserError
+from opd_conf.platforms import as_text
+from opd_conf.reader import Malformed, Reader, Values, plain
 
 ACTOR = "actor_rollout_ref.actor"
 ROLLOUT = "actor_rollout_ref.rollout"
@@ -44,24 +46,7 @@ SERVER_DEFAULTS: dict[str, Any] = {
 }
 """The same for its `inference` block: workers/config/rollout.py:RolloutConfig (there a missing name is MISSING)."""
 
-_REQUIRED: Any = object()
-
-
-@dataclass(frozen=True)
-class Fault:
-    """A value that no rule can count with: which key, what is wrong with it, what to type."""
-
-    key: str
-    message: str
-    fix: str
-
-
-class Malformed(UserError):
-    """Values of the wrong kind, all of them at once."""
-
-    def __init__(self, faults: list[Fault]) -> None:
-        super().__init__("\n".join(f"{fault.message}\n  type: {fault.fix}" for fault in faults))
-        self.faults = tuple(faults)
+_FROM_SHELL = re.compile(r"\$\{oc\.env:(\w+),\s*(.*)\}")
 
 
 @dataclass(frozen=True)
@@ -118,11 +103,13 @@ class MicroBatch:
 
 @dataclass(frozen=True)
 class View:
-    """What rules read. `config` and `raw` (plain data, nothing resolved) are for the few that look elsewhere."""
+    """What rules read. `values` is for the few that look at all keys; a single key of no other rule is a `setting`."""
 
-    config: DictConfig = field(repr=False, compare=False)
-    raw: Mapping[str, Any] = field(repr=False, compare=False)
+    values: Values = field(repr=False, compare=False)
     ignored: tuple[str, ...]
+    action: str
+    platform: str
+    student_path: str | None
 
     engine: str
     strategy: str
@@ -194,22 +181,44 @@ class View:
         return self.loss_mode == "forward_kl_topk"
 
     @property
+    def model_paths(self) -> dict[str, str]:
+        """The paths of student and teachers by key, of those that have one."""
+        paths = {"actor_rollout_ref.model.path": self.student_path}
+        paths |= {f"{teacher.prefix}.model_path": teacher.model_path for teacher in self.teachers}
+        return {key: path for key, path in paths.items() if path}
+
+    @property
     def named_teachers(self) -> bool:
         """Whether teachers were added by name, which changes verl's routing and its arithmetic of replicas."""
         return any(teacher.entry != "teacher_model" for teacher in self.teachers)
 
+    def setting(self, key: str, default: Any = None) -> Any:
+        """The value of any key; the default where there is none, or null, or one that cannot be worked out."""
+        try:
+            found = self.values.value(key)
+        except OmegaConfBaseException:
+            return default
+        return default if found is None else found
+
+    def variable(self, name: str) -> str | None:
+        """An environment variable as the trainer will have it: of the platform's block, else of this shell."""
+        key = f"platform.env.{name}"
+        if not self.values.has(key):
+            return os.environ.get(name) if self.action in ("train", "check") else None
+        written = self.values.written(key)
+        if isinstance(written, str) and (found := _FROM_SHELL.fullmatch(written)):  # OmegaConf would take a millisecond
+            default = found[2].strip("'\"")
+            return os.environ.get(found[1], None if default == "null" else default)
+        value = self.setting(key)
+        return None if value is None else as_text(value)
+
     def has(self, key: str) -> bool:
         """Whether a key is there, so that an override of it needs no `+`."""
-        node: Any = self.raw
-        for part in key.split("."):
-            if not isinstance(node, Mapping) or part not in node:
-                return False
-            node = node[part]
-        return True
+        return self.values.has(key)
 
     def follows(self, key: str) -> bool:
         """Whether a key's value is made from other keys."""
-        return "${" in str(_Reader.lookup(self.raw, key, ""))
+        return "${" in str(self.values.written(key, ""))
 
     def set(self, key: str, value: object) -> str:
         """What to type to give a key a plain value: `key=value`, or `+key=value` where verl's tree lacks it."""
@@ -217,86 +226,9 @@ class View:
         return f"{'' if self.has(key) else '+'}{key}={text}"
 
 
-class _Reader:
-    """Reads values by dotted key from a composed configuration, and collects those of the wrong kind."""
-
-    def __init__(self, config: DictConfig) -> None:
-        self.config = config
-        raw = OmegaConf.to_container(config, resolve=False)
-        assert isinstance(raw, dict)
-        self.raw: dict[str, Any] = {str(key): value for key, value in raw.items()}
-        self.faults: list[Fault] = []
-        self.failed: set[str] = set()
-
-    @staticmethod
-    def lookup(raw: Any, key: str, default: Any) -> Any:
-        """The unresolved value of a key, or of the block above it that is an interpolation."""
-        for part in key.split("."):
-            if isinstance(raw, str):
-                return raw
-            if not isinstance(raw, dict) or part not in raw:
-                return default
-            raw = raw[part]
-        return raw
-
-    def value(self, key: str, default: Any = _REQUIRED) -> Any:
-        found = self.lookup(self.raw, key, default)
-        if found is _REQUIRED or found == "???":
-            return self.fault(key, "has no value", "VALUE")
-        if "${" not in str(found):
-            return found
-        # OmegaConf takes almost a millisecond; most interpolations name a key with a plain value.
-        reference = re.fullmatch(r"\$\{(\w[\w.]*)\}", found) if isinstance(found, str) else None
-        plain = self.lookup(self.raw, reference[1], "${}") if reference else "${}"
-        return self.resolved(key) if "${" in str(plain) or plain == "???" else plain
-
-    def resolved(self, key: str) -> Any:
-        try:
-            found = OmegaConf.select(self.config, key)
-            return OmegaConf.to_container(found, resolve=True) if OmegaConf.is_config(found) else found
-        except OmegaConfBaseException as error:
-            problem = f"cannot be worked out: {str(error).splitlines()[0].rstrip('.')}"
-            self.failed.add(key)
-            told = any(fault.message.endswith(f" {problem}.") for fault in self.faults)  # of what this one is made from
-            return None if told else self.fault(key, problem, "VALUE")
-
-    def fault(self, key: str, problem: str, example: str) -> None:
-        self.failed.add(key)
-        self.faults.append(Fault(key, f"{key} {problem}.", f"{key}={example}"))
-
-    def size(self, key: str, default: Any = _REQUIRED, least: int = 1) -> int:
-        found = self.optional_size(key, default, least)
-        if found is None and key not in self.failed:
-            self.fault(key, f"is null, not a whole number of at least {least}", "NUMBER")
-        return least if found is None else found
-
-    def optional_size(self, key: str, default: Any = _REQUIRED, least: int = 1) -> int | None:
-        found = self.value(key, default)
-        if found is None or (isinstance(found, int) and not isinstance(found, bool) and found >= least):
-            return found
-        example = str(least) if isinstance(found, int) else "NUMBER"
-        self.fault(key, f"is {_shown(found)}, not a whole number of at least {least}", example)
-        return None
-
-    def flag(self, key: str) -> bool:
-        found = self.value(key)
-        if not isinstance(found, bool) and key not in self.failed:
-            self.fault(key, f"is {_shown(found)}, neither true nor false", "false")
-        return found is True
-
-    def text(self, key: str, default: Any = _REQUIRED) -> str:
-        found = self.value(key, default)
-        return "null" if found is None else str(found)
-
-    def optional_text(self, key: str, default: Any = _REQUIRED) -> str | None:
-        found = self.value(key, default)
-        return None if found is None else str(found)
-
-    def texts(self, key: str) -> tuple[str, ...]:
-        found = self.value(key)
-        if isinstance(found, list):
-            return tuple(map(str, found))
-        return () if found is None else (str(found),)
+def is_qwen3_5(path: str) -> bool:
+    """Whether a model's path is one of the Qwen3.5 family, by its name: its files are seldom where a run is planned."""
+    return re.search(r"qwen-?3[._]5", path, re.IGNORECASE) is not None
 
 
 def largest_divisor(number: int, limit: int) -> int:
@@ -304,21 +236,19 @@ def largest_divisor(number: int, limit: int) -> int:
     return next(size for size in range(min(number, limit), 0, -1) if number % size == 0)
 
 
-def _shown(value: object) -> str:
-    return f'the text "{value}"' if isinstance(value, str) else str(value)
-
-
 def view(config: DictConfig) -> View:
     """A composed configuration, with our root keys, as rules read it. Raises Malformed for values of the wrong kind."""
-    read = _Reader(config)
-    engine = next((block for block in TREES if block in _block(read.raw, ACTOR)), "fsdp_config")
+    read = Reader(plain(config))
+    engine = next((block for block in TREES if block in _block(read, ACTOR)), "fsdp_config")
     dynamic = read.flag(f"{ACTOR}.use_dynamic_bsz")
     log_prob_dynamic = read.flag(f"{ROLLOUT}.log_prob_use_dynamic_bsz")
     teachers, dropped = _teachers(read)
     seen = View(
-        config=config,
-        raw=read.raw,
+        values=read.values,
         ignored=read.texts("checks.ignore"),
+        action=read.text("action"),
+        platform=read.text("platform.name"),
+        student_path=read.optional_text("actor_rollout_ref.model.path"),
         engine=engine,
         strategy=read.text(f"{ACTOR}.strategy"),
         sequence_parallel=_sequence_parallel(read, engine),
@@ -361,13 +291,13 @@ def view(config: DictConfig) -> View:
     return seen
 
 
-def _block(raw: Any, key: str) -> dict[str, Any]:
+def _block(read: Reader, key: str) -> dict[str, Any]:
     """The mapping below a key, empty where there is none."""
-    found = _Reader.lookup(raw, key, None)
+    found = read.values.written(key)
     return found if isinstance(found, dict) else {}
 
 
-def _sequence_parallel(read: _Reader, engine: str) -> int:
+def _sequence_parallel(read: Reader, engine: str) -> int:
     """Ranks that share one sequence: verl's `sp_size` (engine/*/transformer_impl.py:forward_backward_batch)."""
     if engine == "veomni":
         return read.size(f"{ACTOR}.veomni.ulysses_parallel_size")
@@ -380,7 +310,7 @@ def _sequence_parallel(read: _Reader, engine: str) -> int:
     return deprecated if deprecated > 1 else read.size(f"{ACTOR}.fsdp_config.ulysses_sequence_parallel_size")
 
 
-def _model_parallel(read: _Reader, engine: str) -> int:
+def _model_parallel(read: Reader, engine: str) -> int:
     """Ranks that work on the same sequences: the world divided by this is the data-parallel size."""
     shared = _sequence_parallel(read, engine)
     if engine == "megatron":
@@ -389,17 +319,17 @@ def _model_parallel(read: _Reader, engine: str) -> int:
     return shared
 
 
-def _uses_ref(read: _Reader) -> bool:
+def _uses_ref(read: Reader) -> bool:
     """Whether verl builds a reference policy (trainer/ppo/utils.py:need_reference_policy)."""
     return read.flag("algorithm.use_kl_in_reward") or read.flag(f"{ACTOR}.use_kl_loss")
 
 
-def _micro_batch(read: _Reader, block: str, name: str) -> MicroBatch:
+def _micro_batch(read: Reader, block: str, name: str) -> MicroBatch:
     at = f"{block}.{name}"
     return MicroBatch(at, read.optional_size(f"{at}_per_gpu"), read.optional_size(at))
 
 
-def _server(read: _Reader, at: str, defaults: Mapping[str, Any] = SERVER_DEFAULTS) -> dict[str, Any]:
+def _server(read: Reader, at: str, defaults: Mapping[str, Any] = SERVER_DEFAULTS) -> dict[str, Any]:
     """The fields of a Server, from the block `at`."""
     return {
         "at": at,
@@ -415,22 +345,22 @@ def _server(read: _Reader, at: str, defaults: Mapping[str, Any] = SERVER_DEFAULT
     }
 
 
-def _server_size(read: _Reader, at: str, name: str) -> int:
+def _server_size(read: Reader, at: str, name: str) -> int:
     return read.size(f"{at}.{name}", SERVER_DEFAULTS[name])
 
 
-def _teachers(read: _Reader) -> tuple[tuple[Teacher, ...], str | None]:
+def _teachers(read: Reader) -> tuple[tuple[Teacher, ...], str | None]:
     """The teachers that verl starts, and the model of the entry that it drops.
 
     `teacher_model` counts only as long as it is alone: workers/config/distillation.py:_resolve_teacher_models.
     """
-    entries = list(_block(read.raw, TEACHERS))
+    entries = list(_block(read, TEACHERS))
     named = [entry for entry in entries if entry != "teacher_model"]
     dropped = read.optional_text(f"{TEACHERS}.teacher_model.model_path", None) if named else None
     return tuple(_teacher(read, entry) for entry in named or entries), dropped
 
 
-def _teacher(read: _Reader, entry: str) -> Teacher:
+def _teacher(read: Reader, entry: str) -> Teacher:
     at = f"{TEACHERS}.{entry}"
     return Teacher(
         **_server(read, f"{at}.inference"),

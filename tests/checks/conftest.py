@@ -1,14 +1,21 @@
 """How a rule is tested: it fires with the right numbers, what it says to type helps, and it is quiet otherwise."""
 
+import functools
+import pickle
 import shlex
 from collections.abc import Callable
+from typing import Any
 
 import pytest
+from omegaconf import OmegaConf
 
 from opd_conf.checks import Finding
+from opd_conf.compose import compose as compose_run
+from opd_conf.view import view
 
 Fires = Callable[..., Finding]
 Quiet = Callable[..., None]
+GPU = ("platform=gpu", "student=qwen3_5_2b", "teacher=qwen3_5_35b_a3b")
 
 
 @pytest.fixture
@@ -39,3 +46,47 @@ def quiet(check) -> Quiet:
         assert [finding.message for finding in check(*shlex.split(overrides)) if finding.id == rule] == []
 
     return assert_quiet
+
+
+@functools.cache
+def _groups(groups: tuple[str, ...]) -> bytes:
+    return pickle.dumps(compose_run(groups).config)
+
+
+def composed(settings: dict[str, Any], groups: tuple[str, ...]) -> Any:
+    """Groups composed by Hydra, with keys then set as they stand, of any kind."""
+    config = pickle.loads(_groups(groups))
+    for key, value in settings.items():
+        OmegaConf.update(config, key, value, force_add=True)
+    return config
+
+
+def _say(rule: Any, settings: dict[str, Any], groups: tuple[str, ...] = GPU) -> list[Finding]:
+    return list(rule(view(composed(settings, groups))))
+
+
+@pytest.fixture
+def view_of() -> Callable[..., Any]:
+    """The view of a run from settings and groups."""
+    return lambda settings, groups=GPU: view(composed(settings, groups))
+
+
+@pytest.fixture
+def say() -> Callable[..., list[Finding]]:
+    """What one rule says about a run from settings and groups."""
+    return _say
+
+
+@pytest.fixture
+def one() -> Callable[..., tuple[str, str, str]]:
+    """Severity, message and fix of a rule's only finding; typing the fix silences the rule."""
+
+    def only(rule: Any, settings: dict[str, Any], groups: tuple[str, ...] = GPU) -> tuple[str, str, str]:
+        [finding] = _say(rule, settings, groups)
+        if "=" in finding.fix and not finding.fix.startswith(("pip", "#", "engine")):
+            pairs = (pair.lstrip("+").split("=", 1) for pair in shlex.split(finding.fix))
+            typed = {key: None if value == "null" else OmegaConf.create(f"x: {value}").x for key, value in pairs}
+            assert _say(rule, settings | typed, groups) == []
+        return finding.severity, finding.message, finding.fix
+
+    return only

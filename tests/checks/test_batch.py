@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from opd_conf.checks import batch
 from opd_conf.checks.batch import batch_splits_over_world
 from opd_conf.view import view
 
@@ -170,3 +171,33 @@ def test_a_dynamic_batch_holds_the_longest_sequence(fires, overrides, message, f
 )
 def test_budgets_that_suffice_or_do_not_count(quiet, overrides):
     quiet("token_budget", overrides)
+
+
+GPU = ("platform=gpu", "student=qwen3_5_2b", "teacher=qwen3_5_35b_a3b")
+NPU = ("platform=npu", *GPU[1:])
+TEXT = ("platform=gpu", "student=qwen2_5_0_5b", "teacher=qwen2_5_3b_instruct", "data=gsm8k")
+ONE = {f"{ACTOR}.use_dynamic_bsz": False, f"{ACTOR}.ppo_micro_batch_size_per_gpu": 1}
+
+
+def test_one_sequence_at_a_time(one):
+    severity, message, fix = one(batch.micro_batch_of_one, ONE, TEXT)
+    assert severity == "warning"
+    assert "goes through 32 sequences an accelerator one by one; packed into 8192 tokens" in message
+    assert fix == f"{ACTOR}.use_dynamic_bsz=true {ACTOR}.ppo_max_token_len_per_gpu=8192"
+    assert one(batch.micro_batch_of_one, {}, GPU)[0] == "note"
+
+
+@pytest.mark.parametrize(
+    ("settings", "groups"),
+    [
+        ({}, TEXT),
+        (ONE | {f"{ACTOR}.ppo_micro_batch_size_per_gpu": 4}, TEXT),
+        (ONE | {"data.max_response_length": 16384}, TEXT),
+        (ONE | {"actor_rollout_ref.model.use_remove_padding": False}, TEXT),
+        (ONE | {"data.train_batch_size": 4}, TEXT),
+        (ONE, NPU),
+        (ONE, ("experiment=smoke",)),
+    ],
+)
+def test_where_packing_helps_nobody(settings, groups, say):
+    assert say(batch.micro_batch_of_one, settings, groups) == []

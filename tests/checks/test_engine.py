@@ -2,6 +2,8 @@
 
 import pytest
 
+from opd_conf.checks import engine
+
 ACTOR = "actor_rollout_ref.actor"
 STRATEGY = f"{ACTOR}.strategy"
 
@@ -44,3 +46,14 @@ def test_ranks_that_share_a_sequence_divide_the_world(fires, key, engine):
 
 def test_two_ranks_that_share_a_sequence_are_fine(quiet):
     quiet("ulysses_divides_world", f"{ACTOR}.fsdp_config.ulysses_sequence_parallel_size=2")
+
+
+@pytest.mark.parametrize("path", ["Qwen/Qwen3.5-4B", "/models/qwen3_5-2b", "Qwen/Qwen3.5-35B-A3B-Instruct"])
+def test_qwen3_5_on_veomni_on_npus(path, one, say):
+    settings = {"actor_rollout_ref.model.path": path}
+    groups = ("platform=npu", "student=qwen2_5_0_5b", "teacher=qwen2_5_3b_instruct", "engine=veomni")
+    severity, message, fix = one(engine.qwen3_5_on_veomni, settings, groups)
+    assert (severity, fix) == ("error", "engine=fsdp2")
+    assert f"{path} cannot be trained with VeOmni on an NPU" in message
+    assert say(engine.qwen3_5_on_veomni, {}, groups) == []
+    assert say(engine.qwen3_5_on_veomni, settings, groups[:3]) == []

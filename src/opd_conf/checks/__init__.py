@@ -19,6 +19,7 @@ from opd_conf.checks import (
     loss,
     memory,
     models,
+    packages,
     placement,
     rollout,
     teachers,
@@ -27,7 +28,8 @@ from opd_conf.checks import (
 from opd_conf.checks.finding import Finding, Rule, error
 from opd_conf.checks.report import as_dict, report, show_memory
 from opd_conf.mistakes import nearest
-from opd_conf.view import Malformed, View, view
+from opd_conf.reader import Malformed
+from opd_conf.view import View, view
 
 __all__ = ["RULES", "Finding", "Rule", "as_dict", "findings", "has_errors", "report", "show_memory"]
 
@@ -48,7 +50,7 @@ RULES: dict[str, Rule] = {
     rule.__name__: rule
     for module in (
         *(loss, batch, placement, teachers, rollout, engine),
-        *(memory, environment, files, data, models, keys, values),
+        *(memory, environment, packages, files, data, models, keys, values),
     )
     for rule in _rules_of(module)
 }

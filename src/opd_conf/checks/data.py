@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 from opd_conf import model_files, verl_tree
-from opd_conf.checks.environment import setting
 from opd_conf.checks.finding import Finding, error, note, warning
 from opd_conf.checks.models import parts
 from opd_conf.errors import UserError
@@ -50,14 +49,14 @@ class NoPyarrow(Exception):
 
 
 def _key(run: View, name: str) -> str:
-    return str(setting(run, f"data.{name}"))
+    return str(run.setting(f"data.{name}"))
 
 
 def _samples(run: View, which: str) -> list[Sample]:
     """The parquet files of a set (`train_files`, `val_files`) that are here."""
-    if setting(run, "data.custom_cls.path"):
+    if run.setting("data.custom_cls.path"):
         return []  # a data set of one's own reads what it likes
-    columns = (_key(run, "prompt_key"), SOURCE, REWARD, str(setting(run, "distillation.teacher_key")))
+    columns = (_key(run, "prompt_key"), SOURCE, REWARD, str(run.setting("distillation.teacher_key")))
     media = _key(run, "image_key")
     samples: list[Sample] = []
     for file in getattr(run, which):
@@ -122,7 +121,7 @@ def data_readable(run: View) -> Iterator[Finding]:
     verl: utils/dataset/rl_dataset.py:RLHFDataset._read_files_and_tokenize.
     """
     for which in ("train_files", "val_files"):
-        own_class = setting(run, "data.custom_cls.path")
+        own_class = run.setting("data.custom_cls.path")
         for file in () if own_class else getattr(run, which):
             if Path(file).suffix not in FORMATS:
                 message = f"{file}: verl reads {', '.join(FORMATS)}."
@@ -227,7 +226,7 @@ def reward_knows_source(run: View) -> Iterator[Finding]:
 def _own_reward(run: View) -> bool:
     """Whether something else than verl's function by data_source grades."""
     chosen = {
-        name: setting(run, name)
+        name: run.setting(name)
         for name in (
             "reward.custom_reward_function.path",
             "custom_reward_function.path",
@@ -277,8 +276,8 @@ def ground_truth_there(run: View) -> Iterator[Finding]:
 
     verl: experimental/reward_loop/reward_manager/naive.py:run_single.
     """
-    by_model = setting(run, "reward.reward_model.enable")
-    if setting(run, "reward.reward_manager.module.path") or by_model:
+    by_model = run.setting("reward.reward_model.enable")
+    if run.setting("reward.reward_manager.module.path") or by_model:
         return
     for which, sample in _with_rows(run):
         lacking = [
@@ -359,7 +358,7 @@ def images_reach_vision_models(run: View) -> Iterator[Finding]:
 
 
 def _routed(run: View, row: Mapping[str, Any]) -> str | None:
-    value = row.get(str(setting(run, "distillation.teacher_key")))
+    value = row.get(str(run.setting("distillation.teacher_key")))
     return None if value is None else str(value)
 
 
@@ -369,7 +368,7 @@ def teachers_cover_data(run: View) -> Iterator[Finding]:
     verl: experimental/teacher_loop/teacher_manager.py:_resolve_teacher_key.
     """
     keys = sorted(teacher.key for teacher in run.teachers if teacher.key is not None)
-    column = str(setting(run, "distillation.teacher_key"))
+    column = str(run.setting("distillation.teacher_key"))
     if len(run.teachers) < 2:
         return
     for which, sample in _with_rows(run):
@@ -409,7 +408,7 @@ def rows_fill_batch(run: View) -> Iterator[Finding]:
         if not samples or len(samples) < len(files):
             continue  # what cannot be seen may have more
         train = which == "data.train_files"
-        limit = setting(run, f"data.{'train' if train else 'val'}_max_samples")
+        limit = run.setting(f"data.{'train' if train else 'val'}_max_samples")
         rows = sum(sample.rows for sample in samples)
         rows = min(rows, limit) if isinstance(limit, int) and limit > 0 else rows
         if train and rows < run.train_batch:

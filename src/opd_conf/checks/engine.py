@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from opd_conf.checks.finding import Finding, error
 from opd_conf.mistakes import nearest
-from opd_conf.view import ACTOR, View, largest_divisor
+from opd_conf.view import ACTOR, View, is_qwen3_5, largest_divisor
 
 STRATEGIES = {
     "fsdp_config": ("fsdp2", "fsdp", "fsdp_turbo"),
@@ -69,6 +69,23 @@ def ulysses_divides_world(run: View) -> Iterator[Finding]:
         )
 
 
+def qwen3_5_on_veomni(run: View) -> Iterator[Finding]:
+    """Qwen3.5 is trained with FSDP2 on NPUs: VeOmni 0.1.11 has no kernels for its linear attention there.
+
+    verl: workers/config/engine.py:VeOmniEngineConfig.
+    """
+    if run.platform != "npu" or run.engine != "veomni":
+        return
+    path = run.student_path or ""
+    if is_qwen3_5(path):
+        yield error(
+            "engine",
+            "actor_rollout_ref.model.path",
+            message=f"{path} cannot be trained with VeOmni on an NPU: no kernels for its linear attention.",
+            fix="engine=fsdp2",
+        )
+
+
 def _deprecated(run: View, key: str) -> bool:
     """Whether the deprecated key is the one that counts: it does when above 1."""
-    return run.has(key) and run.config.actor_rollout_ref.actor.ulysses_sequence_parallel_size > 1
+    return run.has(key) and run.values.config.actor_rollout_ref.actor.ulysses_sequence_parallel_size > 1

@@ -27,7 +27,7 @@ def data_files(run: View) -> Iterator[Finding]:
                 fixes.setdefault(_fix(run, key, file), []).append((key, file))
     for fix, missing in fixes.items():
         keys = dict.fromkeys(key for key, _ in missing)
-        say = error if run.config.action == "train" else warning
+        say = error if run.action == "train" else warning
         yield say(*keys, message=_message(list(dict.fromkeys(file for _, file in missing))), fix=fix)
 
 
@@ -46,7 +46,7 @@ def _message(missing: list[str]) -> str:
 def _fix(run: View, key: str, file: str) -> str:
     """The command that makes the file, where it is one of ours or of verl's examples; else the setting."""
     folder = Path(file).expanduser().parent
-    assets = Path(str(run.config.assets))
+    assets = Path(str(run.setting("assets")))
     if folder.is_relative_to(assets):
         return "python -m opd_conf.cpu.sums" + ("" if folder == _default_sums() else f" {folder}")
     if folder.name in RECIPES:

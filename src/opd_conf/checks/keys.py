@@ -52,7 +52,7 @@ DATACLASS_FILES = (
 def unknown_key(run: View) -> Iterator[Finding]:
     """Every key is one that verl reads."""
     tree = verl_tree.read(run.tree)
-    for path, value in _unknown(run.raw, tree, tree):
+    for path, value in _unknown(run.values.raw, tree, tree):
         key, owner = ".".join(path), _owner(path, tree)
         if _is_variable(run, key) or (path[0] == "data" and _own_dataset(run)):
             continue
@@ -79,7 +79,7 @@ def engine_kwargs_backend(run: View) -> Iterator[Finding]:
     verl: workers/rollout/vllm_rollout/vllm_async_server.py:launch_server, and its siblings.
     """
     for server in (run.rollout, *run.teachers):
-        for name, value in _find(run.raw, f"{server.at}.engine_kwargs").items():
+        for name, value in _find(run.values.raw, f"{server.at}.engine_kwargs").items():
             key = f"{server.at}.engine_kwargs.{name}"
             if (meant := below_backend(key, server.backend)) != key:
                 yield error(
@@ -192,12 +192,12 @@ def _typed(run: View, key: str, value: Any) -> str:
 
 def _is_variable(run: View, key: str) -> bool:
     """Whether another value is made from the key, so that it need not be verl's."""
-    return re.search(rf"\$\{{(oc\.select:)?{re.escape(key)}\b", str(run.raw)) is not None
+    return re.search(rf"\$\{{(oc\.select:)?{re.escape(key)}\b", str(run.values.raw)) is not None
 
 
 def _own_dataset(run: View) -> bool:
     """Whether the data is read by a class of the user's, which may read any key."""
-    return _find(run.raw, "data.custom_cls").get("path") is not None
+    return _find(run.values.raw, "data.custom_cls").get("path") is not None
 
 
 def _find(raw: Any, key: str) -> dict[str, Any]:

@@ -39,7 +39,7 @@ def server_memory(run: View) -> Iterator[Finding]:
 
 def _on_accelerator(run: View) -> bool:
     """On a CPU nothing is claimed, and models are tiny."""
-    return str(run.config.platform.get("name")) != "cpu"
+    return str(run.values.config.platform.get("name")) != "cpu"
 
 
 def _no_verdict(run: View, found: Estimate | None) -> Finding:

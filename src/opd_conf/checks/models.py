@@ -8,7 +8,6 @@ from typing import Any
 
 from opd_conf import model_files
 from opd_conf.checks.engine import ULYSSES
-from opd_conf.checks.environment import setting, variable
 from opd_conf.checks.finding import Finding, error, note, warning
 from opd_conf.model_files import Model
 from opd_conf.view import ROLLOUT, Server, View
@@ -45,8 +44,8 @@ def parts(run: View) -> list[Part]:
 
 
 def _parts(run: View) -> list[Part]:
-    environment = {name: value for name in model_files.CACHE_VARIABLES if (value := variable(run, name))}
-    path, tokenizer = (setting(run, f"{STUDENT}.{name}") for name in ("path", "tokenizer_path"))
+    environment = {name: value for name in model_files.CACHE_VARIABLES if (value := run.variable(name))}
+    path, tokenizer = (run.setting(f"{STUDENT}.{name}") for name in ("path", "tokenizer_path"))
     found = []
     if isinstance(path, str):
         model = model_files.find(path, environment)
@@ -67,7 +66,7 @@ def model_folder(run: View) -> Iterator[Finding]:
 
     verl: utils/fs.py:copy_to_local, which leaves `~` as it is.
     """
-    say = error if setting(run, "action") == "train" else warning
+    say = error if run.action == "train" else warning
     for part in parts(run):
         path = part.path.rstrip("/") or part.path
         if part.path.startswith("~"):
@@ -75,7 +74,7 @@ def model_folder(run: View) -> Iterator[Finding]:
             yield error(part.key, message=f"{part.key} is {part.path}; nobody replaces ~ in it.", fix=fix)
         elif part.model is None and model_files.looks_local(part.path):
             here = f" (looked for in {os.getcwd()})" if part.path.startswith(".") else ""
-            sums = Path(path).parent == Path(str(setting(run, "assets"))) / "sums"
+            sums = Path(path).parent == Path(str(run.setting("assets"))) / "sums"
             fix = "python -m opd_conf.cpu.sums" if sums else f"{part.key}=FOLDER"
             yield say(part.key, message=f"No such folder for {part.role}: {part.path}{here}.", fix=fix)
 
@@ -197,7 +196,7 @@ def positions_hold_sequence(run: View) -> Iterator[Finding]:
     model's number, and cuts answers (student) or fails samples (teacher) beyond it.
     """
     for part in parts(run):
-        override = setting(run, f"{STUDENT}.override_config.max_position_embeddings")
+        override = run.setting(f"{STUDENT}.override_config.max_position_embeddings")
         own = part.model.number("max_position_embeddings") if part.model else None
         positions = override if part.server.at == ROLLOUT and isinstance(override, int) else own
         spare = 0 if part.server.at == ROLLOUT and part.server.backend != "sglang" else 1
@@ -232,9 +231,9 @@ def chat_template_there(run: View) -> Iterator[Finding]:
     verl: utils/dataset/rl_dataset.py:maybe_filter_out_long_prompts, which swallows the error, and
     experimental/agent_loop/agent_loop.py (model.custom_chat_template reaches only the latter).
     """
-    custom, filtered = setting(run, f"{STUDENT}.custom_chat_template"), setting(run, "data.filter_overlong_prompts")
-    given = (setting(run, "data.apply_chat_template_kwargs") or {}).get("chat_template")
-    own_class = setting(run, "data.custom_cls.path")
+    custom, filtered = run.setting(f"{STUDENT}.custom_chat_template"), run.setting("data.filter_overlong_prompts")
+    given = (run.setting("data.apply_chat_template_kwargs") or {}).get("chat_template")
+    own_class = run.setting("data.custom_cls.path")
     for part in parts(run)[:1]:
         model = part.tokenizer
         if part.server.at != ROLLOUT or model is None or model.tokenizer_config is None or model.chat_template:

@@ -13,7 +13,7 @@ def value_kind(run: View) -> Iterator[Finding]:
 
     verl: its tree's default value tells the kind; a null or an interpolation there allows any.
     """
-    for key, value, default in _pairs(run.raw, verl_tree.read(run.tree)):
+    for key, value, default in _pairs(run.values.raw, verl_tree.read(run.tree)):
         if isinstance(default, bool):
             wanted, right = "true or false", isinstance(value, bool)
         else:
