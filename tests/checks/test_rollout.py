@@ -1,4 +1,4 @@
-"""Rules about the student's server. The usual run: two replicas of two accelerators."""
+"""Rules about servers. The usual run: two replicas of two accelerators."""
 
 import pytest
 
@@ -57,3 +57,38 @@ def test_a_server_without_room_for_the_sequence(check, overrides, message):
 @pytest.mark.parametrize("overrides", ["", f"{ROLLOUT}.max_model_len=3072", f"{ROLLOUT}.max_model_len=null"])
 def test_a_server_with_room(quiet, overrides):
     quiet("rollout_context", overrides)
+
+
+TEACHER = "distillation.teacher_models.teacher_model.inference"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message", "fix"),
+    [
+        (
+            f"{ROLLOUT}.expert_parallel_size=4",
+            "is 4; it can be 1 or tensor x data = 2 x 1 = 2",
+            f"{ROLLOUT}.expert_parallel_size=2",
+        ),
+        (
+            f"{TEACHER}.expert_parallel_size=2",
+            "is 2; it can be 1 or tensor x data = 4 x 1 = 4",
+            f"{TEACHER}.expert_parallel_size=4",
+        ),
+    ],
+)
+def test_experts_over_a_part_of_a_replica(fires, overrides, message, fix):
+    fires("expert_parallel_fills_replica", overrides, message, fix)
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        "",
+        f"{ROLLOUT}.expert_parallel_size=2",
+        f"{TEACHER}.expert_parallel_size=4",
+        f"{ROLLOUT}.name=trtllm {ROLLOUT}.expert_parallel_size=4",
+    ],
+)
+def test_experts_over_whole_replicas(quiet, overrides):
+    quiet("expert_parallel_fills_replica", overrides)

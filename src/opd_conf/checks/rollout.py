@@ -1,4 +1,4 @@
-"""How the student's answers are generated."""
+"""How the student's answers are generated, and what holds for every server."""
 
 from collections.abc import Iterator
 
@@ -42,6 +42,25 @@ def rollout_divides_world(run: View) -> Iterator[Finding]:
             f"{world}.",
             fix=" ".join(run.set(f"{ROLLOUT}.{name}", size) for name, size in sizes.items()),
         )
+
+
+def expert_parallel_fills_replica(run: View) -> Iterator[Finding]:
+    """Experts are spread over the whole of a server's tensor and data parallel ranks, or not at all.
+
+    verl: workers/config/rollout.py:RolloutConfig.__post_init__, for the teachers too, once accelerators are claimed.
+    """
+    for server in (run.rollout, *run.teachers):
+        ranks = server.tensor_parallel * server.data_parallel
+        if server.backend != "trtllm" and server.expert_parallel not in (1, ranks):
+            key = f"{server.at}.expert_parallel_size"
+            yield error(
+                key,
+                f"{server.at}.tensor_model_parallel_size",
+                f"{server.at}.data_parallel_size",
+                message=f"{key} is {server.expert_parallel}; it can be 1 or tensor x data = "
+                f"{server.tensor_parallel} x {server.data_parallel} = {ranks}.",
+                fix=run.set(key, ranks),
+            )
 
 
 def rollout_context(run: View) -> Iterator[Finding]:
