@@ -4,6 +4,7 @@ import os
 import pty
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -95,3 +96,47 @@ def test_teacher_servers_are_counted_from_the_pool(nodes, per_node, tp, servers)
     assert teacher_servers({**pool, "teacher_models": {"teacher_model": {"inference": inference}}}) == servers
     named = {"teacher_model": {}, "a": {"num_replicas": 1}, "b": {"num_replicas": 2}}
     assert teacher_servers({**pool, "teacher_models": named}) == 3
+
+
+WARNED = """
+import json, pathlib, sys, time
+folder = pathlib.Path({folder!r})
+with open(folder / "metrics.jsonl", "a") as metrics:
+    for n in (1, 2, 3):
+        data = {{"perf/time_per_step": 2.0, "actor/loss": None if n == 2 else 0.5}}
+        metrics.write(json.dumps({{"step": n, "data": data}}) + "\\n")
+        metrics.flush(); time.sleep({pause})
+sys.exit({code})
+"""
+FOLLOW_GUARDED = """
+import subprocess, sys
+from pathlib import Path
+from opd_conf import compose, follow, handoff
+folder = Path({folder!r})
+run = handoff.handoff(compose.compose(["experiment=smoke", "run_dir=x"]).config, folder)
+guard = [sys.executable, "-m", "opd_conf.guard", str(folder), str(folder / "tmp"), sys.executable, "-c", {trainer!r}]
+sys.exit(follow.follow(subprocess.Popen(guard), run))
+"""
+
+
+@pytest.mark.parametrize(("pause", "code", "state"), [(0.0, 0, "finished"), (2.5, 0, "finished"), (0.3, 3, "failed")])
+def test_a_warning_is_said_once_and_kept_beside_the_last_state(tmp_path, pause, code, state):
+    status.write(tmp_path, "created")
+    trainer = WARNED.format(folder=str(tmp_path), pause=pause, code=code)
+    program = [sys.executable, "-c", FOLLOW_GUARDED.format(folder=str(tmp_path), trainer=trainer)]
+    running = subprocess.Popen(program, stdout=subprocess.PIPE, text=True)
+    seen = []  # what a reader finds while the run goes on: always whole
+    while running.poll() is None:
+        seen.append(status.read(tmp_path))
+        time.sleep(0.05)
+    assert running.stdout is not None
+    shown = running.stdout.read()
+    assert running.returncode == code
+    assert shown.count("warning  step 2: actor/loss not finite") == 1
+    assert "  warnings, see above              not_finite (step 2)" in shown
+    last = status.read(tmp_path)
+    assert (last["state"], last["exit_code"]) == (state, code)
+    assert [(warning["id"], warning["step"]) for warning in last["warnings"]] == [("not_finite", 2)]
+    assert last["warnings"][0]["try"] in shown
+    if pause > 2:
+        assert ("running", 1) in {(found["state"], len(found.get("warnings", []))) for found in seen}

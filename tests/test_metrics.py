@@ -30,6 +30,7 @@ def test_an_estimators_absolute_value_is_the_loss_that_is_shown():
     assert Step(1, {"actor/distillation/abs_loss": 2.0, "actor/distillation/loss": -0.5}).loss == 2.0
     assert Step(1, {"actor/distillation/loss": 0.5, "actor/loss": 0.7}).loss == 0.5
     assert Step(1, {}).loss is None
+    assert Step(1, {"actor/loss": None}).loss is None  # NaN, as verl's file logger writes it
 
 
 def test_a_comparison_is_of_means_over_the_first_and_the_last_steps():

@@ -1,5 +1,6 @@
 """Shows a running trainer: phases of its start, then its steps; passes signals on and returns its exit code."""
 
+import contextlib
 import signal
 import subprocess
 import time
@@ -7,10 +8,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from types import FrameType
-from typing import Any, TextIO
+from typing import Any, TextIO, TypeAlias
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.text import Text
 
 from opd_conf import metrics, status
 from opd_conf.causes import cause
@@ -18,6 +20,10 @@ from opd_conf.handoff import Handoff
 from opd_conf.metrics import Step
 from opd_conf.phases import StartUp
 from opd_conf.summary import summary, tail
+from opd_conf.watch import Concern, Watch, asked_of
+
+Events: TypeAlias = Iterator[tuple[str | None, Step | None]]
+"""What happens, as it happens: a finished phase of the start-up (as text), or a training step, or nothing yet."""
 
 POLL_SECONDS = 0.2
 PLAIN_LINE_SECONDS = 30.0  # elsewhere than on a terminal: at most one line of progress so often
@@ -30,8 +36,9 @@ def follow(trainer: "subprocess.Popen[bytes]", run: Handoff) -> int:
     _pass_signals_on(trainer, console)
     start = StartUp(teacher_servers(run.verl["distillation"]))
     show = _on_terminal if console.is_terminal else _in_lines
-    show(console, trainer, run, start)
+    show(console, _watched(_events(trainer, run, start), run, console), start)
     code = trainer.wait()
+    status.take_in_warnings(run.folder)  # the guard is gone
     console.print(summary(run, code), markup=False)
     if code != 0:
         console.print(tail(run.folder / "train.log"), markup=False)
@@ -61,7 +68,7 @@ def _pass_signals_on(trainer: "subprocess.Popen[bytes]", console: Console) -> No
     signal.signal(signal.SIGTERM, pass_on)
 
 
-def _on_terminal(console: Console, trainer: "subprocess.Popen[bytes]", run: Handoff, start: StartUp) -> None:
+def _on_terminal(console: Console, events: Events, start: StartUp) -> None:
     columns = (
         SpinnerColumn(),
         TextColumn("{task.description}", markup=False),
@@ -72,7 +79,7 @@ def _on_terminal(console: Console, trainer: "subprocess.Popen[bytes]", run: Hand
     )
     with Progress(*columns, console=console, transient=True) as progress:
         task = progress.add_task("starting", total=None, detail=start.current or "")
-        for phase, step in _events(trainer, run, start):
+        for phase, step in events:
             if phase:
                 console.print(phase, markup=False)
                 progress.update(task, detail=start.current or "")
@@ -86,9 +93,9 @@ def _on_terminal(console: Console, trainer: "subprocess.Popen[bytes]", run: Hand
                 )
 
 
-def _in_lines(console: Console, trainer: "subprocess.Popen[bytes]", run: Handoff, start: StartUp) -> None:
+def _in_lines(console: Console, events: Events, start: StartUp) -> None:
     printed = begun = time.monotonic()
-    for phase, step in _events(trainer, run, start):
+    for phase, step in events:
         if phase:
             printed = time.monotonic()
             console.print(phase, markup=False)
@@ -119,10 +126,24 @@ def _left(step: Step, start: StartUp) -> str:
     return f"about {seconds:.0f} s left" if seconds < 120 else f"about {seconds / 60:.0f} min left"
 
 
-def _events(
-    trainer: "subprocess.Popen[bytes]", run: Handoff, start: StartUp
-) -> Iterator[tuple[str | None, Step | None]]:
-    """What happens, as it happens: a finished phase of the start-up (as text), or a training step, or nothing yet."""
+def _watched(events: Events, run: Handoff, console: Console) -> Events:
+    """The same events; what is wrong with a step is said after it, and kept."""
+    watch = Watch(asked_of(run))
+    for phase, step in events:
+        yield phase, step
+        for concern in watch.new(step) if step else ():
+            console.print(_shown(concern))
+            with contextlib.suppress(OSError):  # a full disk is no reason to leave the run
+                status.warn(run.folder, [told.as_dict() for told in watch.told])
+
+
+def _shown(concern: Concern) -> Text:
+    warning = ("warning", "yellow")
+    return Text.assemble(warning, f"  step {concern.step}: {concern.message}\n  try: {concern.try_}")
+
+
+def _events(trainer: "subprocess.Popen[bytes]", run: Handoff, start: StartUp) -> Events:
+    """Reads train.log and metrics.jsonl until the trainer has ended."""
     begun = phase_begun = time.monotonic()
     log, steps = _Lines(run.folder / "train.log"), _Lines(run.folder / "metrics.jsonl")
     ended = False

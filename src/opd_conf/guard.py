@@ -70,7 +70,8 @@ def remove_shared_memory(inodes: set[int]) -> None:
 class Guarded:
     """One trainer and the signals that reached us on its behalf."""
 
-    def __init__(self, command: list[str]) -> None:
+    def __init__(self, command: list[str], folder: Path) -> None:
+        self.folder = folder
         self.signals: list[int] = []
         self.deadline = float("inf")
         self.segments: set[int] = set()
@@ -102,6 +103,8 @@ class Guarded:
             if time.monotonic() > looked + 5.0:
                 looked = time.monotonic()
                 self.segments |= shared_memory(descendants(os.getpid()))
+                with contextlib.suppress(OSError):  # a full disk must not end a run that goes on
+                    status.take_in_warnings(self.folder)
 
     def end_descendants(self) -> None:
         """Waits a moment for what the trainer has left, then ends it, and reaps every orphan."""
@@ -139,7 +142,7 @@ def main(folder: Path, temporary: Path, command: list[str]) -> int:
     parent = os.getppid()
     _libc.prctl(PR_SET_CHILD_SUBREAPER, 1)
     _libc.prctl(PR_SET_PDEATHSIG, signal.SIGUSR1)
-    run = Guarded(command)
+    run = Guarded(command, folder)
     if os.getppid() != parent:  # opd_conf died before it could be noticed
         os.kill(os.getpid(), signal.SIGUSR1)
     status.write(folder, "running", pid=os.getpid(), trainer_pid=run.trainer.pid)

@@ -20,8 +20,12 @@ class Step:
 
     @property
     def loss(self) -> float | None:
-        """The distillation loss; the mean absolute value where verl gives it (an estimator's mean can be negative)."""
-        return next((float(self.values[name]) for name in LOSSES if name in self.values), None)
+        """The distillation loss; the mean absolute value where verl gives it (an estimator's mean can be negative).
+
+        None also for NaN and infinity, which the file logger writes as null.
+        """
+        value = next((self.values[name] for name in LOSSES if name in self.values), None)
+        return None if value is None else float(value)
 
     @property
     def score(self) -> float | None:

@@ -26,7 +26,10 @@ PACKAGES = (
 _ODD = re.compile(r"[^\w./+=,@%:~ -]")
 
 # What one attempt writes; kept under attempts/N when the run goes on. Checkpoints stay where they are.
-ATTEMPT_FILES = ("verl.yaml", "env.json", "run.json", "command.sh", "status.json", "train.log", "metrics.jsonl")
+ATTEMPT_FILES = (
+    *("verl.yaml", "env.json", "run.json", "command.sh"),
+    *("status.json", "warnings.json", "train.log", "metrics.jsonl"),
+)
 
 
 def make_folder(config: DictConfig, chosen_by_user: bool) -> Path:

@@ -12,10 +12,13 @@ TAIL_LINES = 15
 def summary(run: Handoff, code: int) -> str:
     """The lines after a run: how it ended, loss and score first and last, and where everything is."""
     steps = metrics.read(run.folder / "metrics.jsonl")
-    state = status.read(run.folder).get("state", "unknown")
+    last = status.read(run.folder)
+    state = last.get("state", "unknown")
     lines = ["", f"{state} after {len(steps)} step{'' if len(steps) == 1 else 's'}, exit code {code}"]
     lines += comparison("loss (distance to the teacher)", [step.loss for step in steps], "{:.4g}")
     lines += comparison("score of sampled answers", [step.score for step in steps], "{:.0%}")
+    if warned := [f"{warning['id']} (step {warning['step']})" for warning in last.get("warnings", [])]:
+        lines += [f"  {'warnings, see above':<32} {', '.join(warned)}"]
     lines += [f"  {'run folder':<32} {run.folder}"]
     if code == 0 and run.try_next:
         lines += ["", "try next:", *(f"  {command}" for command in run.try_next)]
