@@ -13,6 +13,7 @@ from typing import Any
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
+from opd_conf import verl_tree
 from opd_conf.platforms import as_text
 from opd_conf.reader import Malformed, Reader, Values, plain
 
@@ -211,6 +212,13 @@ class View:
             return os.environ.get(found[1], None if default == "null" else default)
         value = self.setting(key)
         return None if value is None else as_text(value)
+
+    def changed(self, key: str) -> bool:
+        """Whether a key has a plain value of its own, another than verl's: then somebody wanted it."""
+        own: Any = verl_tree.read(self.tree)
+        for part in key.split("."):
+            own = own.get(part) if isinstance(own, dict) else None
+        return self.has(key) and self.values.written(key) != own and not self.follows(key)
 
     def has(self, key: str) -> bool:
         """Whether a key is there, so that an override of it needs no `+`."""

@@ -92,3 +92,46 @@ def test_experts_over_a_part_of_a_replica(fires, overrides, message, fix):
 )
 def test_experts_over_whole_replicas(quiet, overrides):
     quiet("expert_parallel_fills_replica", overrides)
+
+
+@pytest.mark.parametrize("at", [ROLLOUT, TEACHER])
+def test_servers_in_pipeline_stages(fires, at):
+    key = f"{at}.pipeline_model_parallel_size"
+    plus = "" if at == ROLLOUT else "+"
+    fires("pipeline_unsupported", f"{plus}{key}=2", f"{key} is 2; verl serves", f"{key}=1")
+
+
+def test_servers_in_one_piece(quiet):
+    quiet("pipeline_unsupported", f"{ROLLOUT}.pipeline_model_parallel_size=1")
+
+
+@pytest.mark.parametrize(
+    ("at", "pool"),
+    [
+        (ROLLOUT, "trainer.nnodes=4 trainer.n_gpus_per_node=4"),
+        (TEACHER, "distillation.nnodes=4 distillation.n_gpus_per_node=4"),
+    ],
+)
+def test_tensor_parallel_groups_over_nodes(fires, at, pool):
+    overrides = f"cluster=2x8 cluster.nodes=5 {pool} {at}.data_parallel_size=2 {at}.tensor_model_parallel_size=8"
+    experts = "" if at == ROLLOUT else f" {at}.expert_parallel_size=8"
+    message = "is 8 with 2 data-parallel ranks: vLLM's groups must lie within a node, whose part of the replica is 4"
+    fires(
+        "data_parallel_fits_nodes",
+        overrides + (f" {at}.expert_parallel_size=16" if experts else ""),
+        message,
+        f"{at}.tensor_model_parallel_size=4{experts}",
+    )
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        f"{ROLLOUT}.data_parallel_size=2",
+        f"{ROLLOUT}.data_parallel_size=4 {ROLLOUT}.tensor_model_parallel_size=1",
+        f"rollout=sglang trainer.nnodes=4 {ROLLOUT}.data_parallel_size=2 {ROLLOUT}.tensor_model_parallel_size=8",
+        f"trainer.nnodes=2 {ROLLOUT}.tensor_model_parallel_size=8",
+    ],
+)
+def test_tensor_parallel_groups_within_nodes(quiet, overrides):
+    quiet("data_parallel_fits_nodes", overrides)

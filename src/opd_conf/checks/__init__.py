@@ -11,6 +11,7 @@ from omegaconf import DictConfig
 
 from opd_conf.checks import (
     batch,
+    choices,
     data,
     engine,
     environment,
@@ -49,7 +50,7 @@ def _rules_of(module: ModuleType) -> list[Rule]:
 RULES: dict[str, Rule] = {
     rule.__name__: rule
     for module in (
-        *(loss, batch, placement, teachers, rollout, engine),
+        *(loss, batch, placement, teachers, rollout, engine, choices),
         *(memory, environment, packages, files, data, models, keys, values),
     )
     for rule in _rules_of(module)

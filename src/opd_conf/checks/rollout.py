@@ -63,6 +63,46 @@ def expert_parallel_fills_replica(run: View) -> Iterator[Finding]:
             )
 
 
+def pipeline_unsupported(run: View) -> Iterator[Finding]:
+    """No server is cut into pipeline stages: verl has that for none of them.
+
+    verl: workers/config/rollout.py:RolloutConfig.__post_init__.
+    """
+    for server in (run.rollout, *run.teachers):
+        if server.pipeline_parallel > 1:
+            key = f"{server.at}.pipeline_model_parallel_size"
+            yield error(
+                key,
+                message=f"{key} is {server.pipeline_parallel}; verl serves models without pipeline stages only.",
+                fix=run.set(key, 1),
+            )
+
+
+def data_parallel_fits_nodes(run: View) -> Iterator[Finding]:
+    """With data-parallel ranks in a replica, a node's part of it is a whole number of tensor-parallel groups.
+
+    verl: workers/rollout/vllm_rollout/vllm_async_server.py:launch_server.
+    """
+    nodes = {run.rollout.at: run.student_per_node}
+    for server in (run.rollout, *run.teachers):
+        on_node = min(nodes.get(server.at, run.teacher_per_node), server.accelerators)
+        if server.backend == "vllm" and server.data_parallel > 1 and on_node % server.tensor_parallel:
+            key = f"{server.at}.tensor_model_parallel_size"
+            size = largest_divisor(on_node, server.tensor_parallel)
+            yield error(
+                key,
+                f"{server.at}.data_parallel_size",
+                message=f"{key} is {server.tensor_parallel} with {server.data_parallel} data-parallel ranks: vLLM's "
+                f"groups must lie within a node, whose part of the replica is {on_node} accelerators.",
+                fix=run.set(key, size)
+                + (
+                    ""
+                    if server.expert_parallel == 1
+                    else f" {server.at}.expert_parallel_size={size * server.data_parallel}"
+                ),
+            )
+
+
 def rollout_context(run: View) -> Iterator[Finding]:
     """The student's server has room for prompt and response; verl cuts answers short without a word.
 
