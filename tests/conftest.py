@@ -1,23 +1,16 @@
 """What tests share: composed runs, and what the checks say about them."""
 
 import functools
-import pickle
 from collections.abc import Callable
 from typing import Protocol
 
 import pytest
-from hydra.core.override_parser.overrides_parser import OverridesParser
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 from opd_conf import checks
 from opd_conf.checks import Finding
+from opd_conf.checks.examples import RUN, composed
 from opd_conf.compose import compose as compose_run
-from opd_conf.compose import conf_folder
-
-RUN = ("platform=gpu", "student=qwen3_5_2b", "teacher=qwen3_5_35b_a3b")
-"""A usual run: one node with eight accelerators, four each; 128 prompts of 1024 + 2048 tokens, one mini-batch."""
-
-GROUPS = {folder.name for folder in conf_folder().iterdir() if folder.is_dir()}
 
 Compose = Callable[..., DictConfig]
 
@@ -29,22 +22,8 @@ class Check(Protocol):
 
 
 @functools.cache
-def _chosen(groups: tuple[str, ...]) -> bytes:
-    return pickle.dumps(compose_run(groups).config)
-
-
-def _composed(overrides: tuple[str, ...]) -> DictConfig:
-    """A composed run; its choices of groups are composed once, because that takes most of the time."""
-    groups = tuple(override for override in overrides if override.strip("+~").split("=")[0].split("@")[0] in GROUPS)
-    config: DictConfig = pickle.loads(_chosen(groups))
-    for override in OverridesParser.create().parse_overrides([plain for plain in overrides if plain not in groups]):
-        OmegaConf.update(config, override.key_or_group, override.value(), force_add=override.is_add())
-    return config
-
-
-@functools.cache
 def _findings(overrides: tuple[str, ...]) -> tuple[Finding, ...]:
-    found = checks.findings(_composed((*RUN, *overrides)))
+    found = checks.findings(composed((*RUN, *overrides)))
     return tuple(finding for finding in found if finding.severity != "note" and finding.id != "data_files")
 
 

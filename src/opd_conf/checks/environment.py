@@ -131,7 +131,10 @@ def hccl_patience(run: View) -> Iterator[Finding]:
 
 
 def launches_unblocked(run: View) -> Iterator[Finding]:
-    """No variable makes every kernel wait for the one before; that is for finding faults."""
+    """No variable makes every kernel wait for the one before; that is for finding faults.
+
+    CUDA: CUDA_LAUNCH_BLOCKING; CANN: ASCEND_LAUNCH_BLOCKING.
+    """
     for name in ("ASCEND_LAUNCH_BLOCKING", "CUDA_LAUNCH_BLOCKING"):
         if name.startswith("ASCEND" if run.platform == "npu" else "CUDA") and run.variable(name) == "1":
             yield note(

@@ -50,7 +50,10 @@ DATACLASS_FILES = (
 
 
 def unknown_key(run: View) -> Iterator[Finding]:
-    """Every key is one that verl reads."""
+    """Every key is one that verl reads.
+
+    verl: utils/config.py:omega_conf_to_dataclass, for keys of dataclasses; others are read one by one.
+    """
     tree = verl_tree.read(run.tree)
     for path, value in _unknown(run.values.raw, tree, tree):
         key, owner = ".".join(path), _owner(path, tree)

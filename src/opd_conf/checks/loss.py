@@ -35,7 +35,10 @@ UNSERVED_ESTIMATORS = {
 
 
 def distillation_enabled(run: View) -> Iterator[Finding]:
-    """Distillation is on, by a boolean."""
+    """Distillation is on, by a boolean.
+
+    verl: workers/config/distillation.py:DistillationConfig.__post_init__, trainer/distillation/losses.py.
+    """
     if run.distillation_enabled is True:
         return
     if run.distillation_enabled is False:
@@ -46,7 +49,10 @@ def distillation_enabled(run: View) -> Iterator[Finding]:
 
 
 def loss_mode_known(run: View) -> Iterator[Finding]:
-    """The loss mode is one that verl has."""
+    """The loss mode is one that verl has.
+
+    verl: trainer/distillation/losses.py:get_distillation_loss_settings.
+    """
     if run.loss_mode not in LOSS_MODES:
         yield error(
             f"{LOSS}.loss_mode",
@@ -71,7 +77,10 @@ def policy_gradient_for_k1(run: View) -> Iterator[Finding]:
 
 
 def no_policy_gradient_for_topk(run: View) -> Iterator[Finding]:
-    """forward_kl_topk is differentiated directly."""
+    """forward_kl_topk is differentiated directly.
+
+    verl: workers/config/distillation.py:DistillationLossConfig.__post_init__ prints it.
+    """
     if run.uses_top_k and run.policy_gradient:
         yield warning(
             f"{LOSS}.use_policy_gradient",
@@ -83,7 +92,10 @@ def no_policy_gradient_for_topk(run: View) -> Iterator[Finding]:
 
 
 def topk_size(run: View) -> Iterator[Finding]:
-    """A top-k loss has a whole number of tokens to compare."""
+    """A top-k loss has a whole number of tokens to compare.
+
+    verl: workers/config/distillation.py:_validate_topk_logprobs, for null alone.
+    """
     size = run.topk
     if run.uses_top_k and (not isinstance(size, int) or isinstance(size, bool) or size < 1):
         yield error(
@@ -114,7 +126,10 @@ def topk_max_logprobs(run: View) -> Iterator[Finding]:
 
 
 def topk_backend(run: View) -> Iterator[Finding]:
-    """The teacher's server can return top-k log-probabilities."""
+    """The teacher's server can return top-k log-probabilities.
+
+    verl: workers/config/distillation.py:_validate_topk_logprobs.
+    """
     for teacher in run.teachers if run.uses_top_k else ():
         if teacher.backend not in TOP_K_BACKENDS:
             yield error(
@@ -142,7 +157,10 @@ def topk_fused_kernels(run: View) -> Iterator[Finding]:
 
 
 def adv_estimator(run: View) -> Iterator[Finding]:
-    """The advantage estimator exists and needs neither a critic nor a baseline of its own."""
+    """The advantage estimator exists and needs neither a critic nor a baseline of its own.
+
+    verl: trainer/ppo/utils.py:need_critic, trainer/ppo/core_algos.py:get_adv_estimator_fn.
+    """
     if run.adv_estimator in ADV_ESTIMATORS:
         return
     problem = UNSERVED_ESTIMATORS.get(run.adv_estimator)

@@ -11,7 +11,10 @@ DEVICE = "platform.device_memory_gib"
 
 
 def memory_fits(run: View) -> Iterator[Finding]:
-    """Every phase of the run fits on a device."""
+    """Every phase of the run fits on a device.
+
+    opd_conf: memory.py, whose formulas name what they were measured on.
+    """
     if not _on_accelerator(run):
         return
     found = memory.estimate(run)
@@ -28,7 +31,10 @@ def memory_fits(run: View) -> Iterator[Finding]:
 
 
 def server_memory(run: View) -> Iterator[Finding]:
-    """A server's part of the device holds its weights and the keys and values of one sequence."""
+    """A server's part of the device holds its weights and the keys and values of one sequence.
+
+    vLLM: v1/worker/gpu_worker.py:determine_available_memory.
+    """
     given = memory.settings(run) if _on_accelerator(run) else None
     if given is None or given.device is None:
         return

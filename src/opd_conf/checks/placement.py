@@ -13,14 +13,20 @@ KEYS = ("trainer.nnodes", "trainer.n_gpus_per_node", "distillation.nnodes", "dis
 
 
 def pools_fit(run: View) -> Iterator[Finding]:
-    """Student and teacher fit the declared cluster together, node by node."""
+    """Student and teacher fit the declared cluster together, node by node.
+
+    verl: single_controller/ray/base.py:_check_resource_available and :RayResourcePool.get_placement_groups.
+    """
     if not _unplaced(run, spread=False):
         return
     yield error(*KEYS, "cluster.nodes", "cluster.accelerators_per_node", message=_misfit(run), fix=_fix(run))
 
 
 def pools_fit_however_placed(run: View) -> Iterator[Finding]:
-    """They fit whichever nodes Ray chooses: a student spread over nodes may leave none whole for the teacher."""
+    """They fit whichever nodes Ray chooses: a student spread over nodes may leave none whole for the teacher.
+
+    verl: single_controller/ray/base.py:RayResourcePool.get_placement_groups.
+    """
     if _unplaced(run, spread=False) or not _unplaced(run, spread=True):
         return
     yield warning(

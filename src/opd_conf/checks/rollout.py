@@ -11,7 +11,10 @@ BACKENDS = ("vllm", "sglang", "trtllm")
 
 
 def rollout_backend(run: View) -> Iterator[Finding]:
-    """The student's server is one that verl has."""
+    """The student's server is one that verl has.
+
+    verl: workers/rollout/base.py:get_rollout_class.
+    """
     if run.rollout.backend not in BACKENDS:
         yield error(
             f"{ROLLOUT}.name",

@@ -29,7 +29,10 @@ def teacher_dropped(run: View) -> Iterator[Finding]:
 
 
 def teacher_model_path(run: View) -> Iterator[Finding]:
-    """Every teacher has a model."""
+    """Every teacher has a model.
+
+    verl: workers/config/distillation.py:check_configured.
+    """
     for teacher in run.teachers:
         if teacher.model_path is None:
             key = f"{teacher.prefix}.model_path"
@@ -53,7 +56,10 @@ def teacher_load_format(run: View) -> Iterator[Finding]:
 
 
 def teacher_backend(run: View) -> Iterator[Finding]:
-    """Every teacher says who serves it."""
+    """Every teacher says who serves it.
+
+    verl: workers/rollout/replica.py:get_rollout_replica_class.
+    """
     for teacher in run.teachers:
         if teacher.backend not in BACKENDS:
             guess = nearest(teacher.backend or "", BACKENDS) or [run.rollout.backend or "vllm"]
