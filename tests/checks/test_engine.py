@@ -2,8 +2,6 @@
 
 import pytest
 
-from opd_conf.checks import engine
-
 ACTOR = "actor_rollout_ref.actor"
 STRATEGY = f"{ACTOR}.strategy"
 
@@ -48,12 +46,49 @@ def test_two_ranks_that_share_a_sequence_are_fine(quiet):
     quiet("ulysses_divides_world", f"{ACTOR}.fsdp_config.ulysses_sequence_parallel_size=2")
 
 
-@pytest.mark.parametrize("path", ["Qwen/Qwen3.5-4B", "/models/qwen3_5-2b", "Qwen/Qwen3.5-35B-A3B-Instruct"])
-def test_qwen3_5_on_veomni_on_npus(path, one, say):
-    settings = {"actor_rollout_ref.model.path": path}
-    groups = ("platform=npu", "student=qwen2_5_0_5b", "teacher=qwen2_5_3b_instruct", "engine=veomni")
-    severity, message, fix = one(engine.qwen3_5_on_veomni, settings, groups)
-    assert (severity, fix) == ("error", "engine=fsdp2")
-    assert f"{path} cannot be trained with VeOmni on an NPU" in message
-    assert say(engine.qwen3_5_on_veomni, {}, groups) == []
-    assert say(engine.qwen3_5_on_veomni, settings, groups[:3]) == []
+@pytest.mark.parametrize(
+    ("overrides", "message", "fix"),
+    [
+        (f"{ACTOR}.fsdp_config.fsdp_size=3", "is 3, and 4 ranks", f"{ACTOR}.fsdp_config.fsdp_size=2"),
+        (f"{ACTOR}.fsdp_config.fsdp_size=0", "is 0, and 4 ranks", f"{ACTOR}.fsdp_config.fsdp_size=-1"),
+        (
+            f"engine=veomni cluster=1x16 {ACTOR}.veomni.ulysses_parallel_size=2 {ACTOR}.veomni.fsdp_size=3",
+            "is 3, and 4 ranks",
+            f"{ACTOR}.veomni.fsdp_size=2",
+        ),
+    ],
+)
+def test_shards_that_do_not_divide_the_ranks(fires, overrides, message, fix):
+    fires("shards_divide_ranks", overrides, message, fix)
+
+
+@pytest.mark.parametrize("size", [-1, 1, 2, 4, 8])
+def test_shards_that_do(quiet, size):
+    quiet("shards_divide_ranks", f"{ACTOR}.fsdp_config.fsdp_size={size}")
+    quiet("shards_divide_ranks", f"engine=veomni {ACTOR}.veomni.fsdp_size={size}")
+
+
+SHARED = [
+    f"{ACTOR}.fsdp_config.ulysses_sequence_parallel_size=2",
+    f"engine=veomni {ACTOR}.veomni.ulysses_parallel_size=2",
+]
+PACKED = "actor_rollout_ref.model.use_remove_padding"
+
+
+@pytest.mark.parametrize("shared", SHARED)
+def test_sequences_that_are_shared_are_packed(fires, quiet, shared):
+    message = "2 ranks are to share a sequence, which takes packed sequences"
+    fires("packed_when_shared", f"{shared} {PACKED}=false", message, f"{PACKED}=true")
+    quiet("packed_when_shared", shared)
+    quiet("packed_when_shared", f"{PACKED}=false")
+
+
+@pytest.mark.parametrize("key", [f"{ACTOR}.pad_to_length", f"{ACTOR}.fsdp_config.pad_to_length"])
+def test_top_k_with_fixed_lengths(fires, quiet, key):
+    fires("top_k_unpadded", f"loss_mode=forward_kl_topk {key}=true", "exclude each other", f"{key}=false")
+    quiet("top_k_unpadded", f"loss_mode=k1 {key}=true")
+
+
+def test_top_k_with_fixed_lengths_on_veomni(fires):
+    key = f"{ACTOR}.veomni.pad_to_length"
+    fires("top_k_unpadded", f"engine=veomni loss_mode=forward_kl_topk {key}=true", "exclude", f"{key}=false")

@@ -89,6 +89,8 @@ def test_fused_kernels_can_do_estimators_and_veomni_can_do_both(quiet, overrides
     [
         ("gae", "builds a critic", "grpo"),
         ("remax", "reward_baselines", "grpo"),
+        ("optimal_token_baseline", "sum_pi_squared", "grpo"),
+        ("grpo_passk", "rollout.n is 1", "grpo"),
         ("grop", "is unknown", "grpo"),
         ("reinforce_plusplus", "is unknown", "reinforce_plus_plus"),
     ],
@@ -97,6 +99,6 @@ def test_advantage_estimators_that_cannot_run(fires, name, message, fix):
     fires("adv_estimator", f"algorithm.adv_estimator={name}", message, f"algorithm.adv_estimator={fix}")
 
 
-@pytest.mark.parametrize("name", ["grpo", "rloo", "gpg"])
+@pytest.mark.parametrize("name", ["grpo", "rloo", "gpg", "grpo_passk actor_rollout_ref.rollout.n=2"])
 def test_advantage_estimators_that_can(quiet, name):
     quiet("adv_estimator", f"algorithm.adv_estimator={name}")

@@ -25,6 +25,7 @@ from opd_conf.checks import (
     rollout,
     teachers,
     values,
+    veomni,
 )
 from opd_conf.checks.finding import Finding, Rule, error
 from opd_conf.checks.report import as_dict, report, show_memory
@@ -50,7 +51,7 @@ def _rules_of(module: ModuleType) -> list[Rule]:
 RULES: dict[str, Rule] = {
     rule.__name__: rule
     for module in (
-        *(loss, batch, placement, teachers, rollout, engine, choices),
+        *(loss, batch, placement, teachers, rollout, engine, veomni, choices),
         *(memory, environment, packages, files, data, models, keys, values),
     )
     for rule in _rules_of(module)

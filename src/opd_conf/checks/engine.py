@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from opd_conf.checks.finding import Finding, error
 from opd_conf.mistakes import nearest
-from opd_conf.view import ACTOR, View, is_qwen3_5, largest_divisor
+from opd_conf.view import ACTOR, View, largest_divisor
 
 STRATEGIES = {
     "fsdp_config": ("fsdp2", "fsdp", "fsdp_turbo"),
@@ -18,6 +18,8 @@ ULYSSES = {
     "fsdp_config": f"{ACTOR}.fsdp_config.ulysses_sequence_parallel_size",
     "veomni": f"{ACTOR}.veomni.ulysses_parallel_size",
 }
+
+PACKED = "actor_rollout_ref.model.use_remove_padding"
 
 
 def strategy_known(run: View) -> Iterator[Finding]:
@@ -69,20 +71,50 @@ def ulysses_divides_world(run: View) -> Iterator[Finding]:
         )
 
 
-def qwen3_5_on_veomni(run: View) -> Iterator[Finding]:
-    """Qwen3.5 is trained with FSDP2 on NPUs: VeOmni 0.1.11 has no kernels for its linear attention there.
+def shards_divide_ranks(run: View) -> Iterator[Finding]:
+    """Ranks that hold a model between them are -1 (all), or divide the ranks that are to be shared out.
 
-    verl: workers/config/engine.py:VeOmniEngineConfig.
+    verl: workers/engine/fsdp/utils.py:create_device_mesh, workers/engine/veomni/transformer_impl.py.
     """
-    if run.platform != "npu" or run.engine != "veomni":
-        return
-    path = run.student_path or ""
-    if is_qwen3_5(path):
+    key = f"{ACTOR}.{run.engine}.fsdp_size"
+    size = run.setting(key)
+    ranks = run.data_parallel if run.engine == "veomni" else run.student_world
+    if run.engine in ULYSSES and isinstance(size, int) and (size == 0 or (0 < size < ranks and ranks % size)):
         yield error(
-            "engine",
-            "actor_rollout_ref.model.path",
-            message=f"{path} cannot be trained with VeOmni on an NPU: no kernels for its linear attention.",
-            fix="engine=fsdp2",
+            key,
+            "trainer.n_gpus_per_node",
+            message=f"{key} is {size}, and {ranks} ranks cannot be divided by it.",
+            fix=f"{key}={largest_divisor(ranks, size) if size else -1}",
+        )
+
+
+def packed_when_shared(run: View) -> Iterator[Finding]:
+    """Sequences that ranks share are packed (use_remove_padding).
+
+    verl: workers/engine/fsdp/transformer_impl.py:FSDPEngine.__init__; VeOmni's engine shares out packed ones only.
+    """
+    if run.engine in ULYSSES and run.sequence_parallel > 1 and run.setting(PACKED) is not True:
+        yield error(
+            PACKED,
+            ULYSSES[run.engine],
+            message=f"{run.sequence_parallel} ranks are to share a sequence, which takes packed sequences, and "
+            "use_remove_padding is false.",
+            fix=f"{PACKED}=true",
+        )
+
+
+def top_k_unpadded(run: View) -> Iterator[Finding]:
+    """With a top-k loss, packed sequences are not padded to a fixed length.
+
+    verl: workers/engine/fsdp/transformer_impl.py:FSDPEngineWithLMHead.prepare_model_inputs, for VeOmni too.
+    """
+    key = f"{ACTOR}.{run.engine}.pad_to_length"
+    if run.engine in ULYSSES and run.uses_top_k and run.setting(key) is True:
+        typed = f"{ACTOR}.pad_to_length" if run.follows(key) else key
+        yield error(
+            typed,
+            message="pad_to_length and forward_kl_topk exclude each other: a RuntimeError at the first update.",
+            fix=f"{typed}=false",
         )
 
 

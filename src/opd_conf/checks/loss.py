@@ -22,8 +22,6 @@ ADV_ESTIMATORS = (
     "gpg",
     "rloo_vectorized",
     "grpo_vectorized",
-    "optimal_token_baseline",
-    "tir_optimal_token_baseline",
     "gdpo",
 )
 """trainer/ppo/core_algos.py:AdvantageEstimator, without those that the V1 trainer cannot serve."""
@@ -31,6 +29,8 @@ ADV_ESTIMATORS = (
 UNSERVED_ESTIMATORS = {
     "gae": "it builds a critic, from ~/models/deepseek-llm-7b-chat unless critic.model.path says otherwise",
     "remax": "it needs reward_baselines, which no step of verl's V1 trainer makes",
+    "optimal_token_baseline": "it needs sum_pi_squared, which no step of verl's V1 trainer makes",
+    "tir_optimal_token_baseline": "it needs sum_pi_squared, which no step of verl's V1 trainer makes",
 }
 
 
@@ -161,9 +161,10 @@ def adv_estimator(run: View) -> Iterator[Finding]:
 
     verl: trainer/ppo/utils.py:need_critic, trainer/ppo/core_algos.py:get_adv_estimator_fn.
     """
-    if run.adv_estimator in ADV_ESTIMATORS:
+    alone = run.adv_estimator == "grpo_passk" and run.rollout_n < 2
+    if run.adv_estimator in ADV_ESTIMATORS and not alone:
         return
-    problem = UNSERVED_ESTIMATORS.get(run.adv_estimator)
+    problem = "it compares answers, and rollout.n is 1" if alone else UNSERVED_ESTIMATORS.get(run.adv_estimator)
     reason = f"cannot be used: {problem}" if problem else f"is unknown; verl has {', '.join(ADV_ESTIMATORS)}"
     guess = [] if problem else nearest(run.adv_estimator, ADV_ESTIMATORS)
     yield error(
