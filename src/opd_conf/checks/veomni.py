@@ -123,7 +123,7 @@ def veomni_kernels(run: View) -> Iterator[Finding]:
     if run.engine != "veomni" or run.platform not in ("gpu", "npu"):
         return
     facts = models.facts(run.student_path) if run.student_path else None
-    unused = () if is_qwen3_5(run.student_path or "") else LINEAR
+    unused: tuple[str, ...] = () if is_qwen3_5(run.student_path or "") else LINEAR
     unused += ("moe",) if facts and facts.experts is None else ()
     for operation, by_device in KERNELS.items():
         if operation in unused:
