@@ -78,13 +78,15 @@ def random_teacher(steps: Sequence[Step], asked: Asked) -> Doubt:
     """The teacher knows something about the student's tokens.
 
     A teacher with random weights gives each of V tokens a probability near 1/V. Its k best tokens then hold k/V; its
-    log-probability of a sampled token is -ln V, and the student's is minus its entropy on average.
+    log-probability of a sampled token is -ln V, and the student's is minus its entropy on average. verl's servers leave
+    out rows that the tokenizer has no token for, so the true V is a little smaller than the embedding, which errs
+    towards silence (verl: workers/rollout/vllm_rollout/utils.py:monkey_patch_compute_logits).
     """
     doubt = _random_mass(steps[-1], asked) or (_random_distance(steps[-1], asked) if len(steps) <= EARLY else None)
     if doubt is None:
         return None
     if asked.dummy:
-        return f"{doubt} load_format=dummy gives random weights, and it is verl's default here.", " ".join(asked.dummy)
+        return f"{doubt} load_format=dummy, verl's default for a named teacher, loads none.", " ".join(asked.dummy)
     fix = "look whether the teacher's model_path holds trained weights and has the student's tokenizer"
     return f"{doubt} It looks like random weights, or like another tokenizer.", fix
 
@@ -155,8 +157,8 @@ def responses_cut(steps: Sequence[Step], asked: Asked) -> Doubt:
         return None
     share = min(_number(step, CUT) or 0 for step in last)
     return (
-        f"{share:.0%} of the responses or more were cut at the limit of {limit} tokens, {IN_A_ROW} steps in a row: "
-        "the student hardly ever sees an end, and its answers get no score.",
+        f"{'All' if share == 1 else f'At least {share:.0%} of the'} responses were cut at the limit of {limit} tokens, "
+        f"{IN_A_ROW} steps in a row: the student is hardly ever taught where to end.",
         f"data.max_response_length={2 * limit}",
     )
 
