@@ -2,6 +2,7 @@
 
 import os
 import pty
+import re
 import subprocess
 import sys
 import time
@@ -82,7 +83,7 @@ def test_a_terminal_gets_a_bar(tmp_path):
         except OSError:  # the other end is closed
             break
     assert process.wait() == 0
-    assert "2/3  loss 0.5" in shown.decode()
+    assert re.search(r"(1/3  loss 1|2/3  loss 0.5) ", shown.decode())  # a busy machine may skip one
     assert "━" in shown.decode()
     assert "first step" in shown.decode()
 
