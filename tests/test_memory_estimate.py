@@ -22,9 +22,10 @@ from rich.console import Console
 from opd_conf import memory
 from opd_conf.compose import compose as compose_run
 from opd_conf.memory import GIB
-from opd_conf.models import KNOWN
+from opd_conf.models import known
 from opd_conf.view import view
 
+KNOWN = known()
 POINTS = [json.loads(line) for line in (Path(__file__).parent / "data" / "memory.jsonl").read_text().splitlines()]
 RUN = ("platform=gpu", "student=qwen3_5_2b", "teacher=qwen3_5_35b_a3b")
 TEXT = ("platform=gpu", "student=qwen2_5_0_5b", "teacher=qwen2_5_3b_instruct", "data=gsm8k")
@@ -230,20 +231,13 @@ def test_what_nobody_knows_gives_no_estimate(estimate, run):
     assert memory.unknown(run()) == []
 
 
-@pytest.mark.parametrize(("given", "expected"), [(64, 64 * GIB), (None, None)])
-def test_the_memory_of_a_device(compose, given, expected):
-    config = compose(*RUN)
-    OmegaConf.update(config, "platform.device_memory_gib", given)
-    assert memory.device_memory(view(config)) == expected
-
-
 # Levers.
 
 
 def test_half_a_budget_is_a_lever(run):
     budget = "actor_rollout_ref.actor.ppo_max_token_len_per_gpu"
     given = run("loss_mode=forward_kl_topk", f"{budget}=24576", base=TEXT)
-    [(lever, freed), *_] = memory.levers(given, memory.estimate(given), "student update", lambda _: True)
+    [(lever, freed), *_] = memory.relief(given, memory.estimate(given), "student update", lambda _: True)
     assert lever.change == "micro-batch tokens 24576 → 12288"
     assert lever.overrides == {budget: "12288"}
     assert freed > 12 * 12288 * 151936
@@ -251,7 +245,7 @@ def test_half_a_budget_is_a_lever(run):
 
 def test_a_lever_is_pulled_again_until_it_fits(run):
     given = run("actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=16", "loss_mode=forward_kl_topk")
-    found = memory.levers(
+    found = memory.relief(
         given, memory.estimate(given), "student update", lambda then: then.peak("student update")[1] < 64 * GIB
     )
     assert [lever.change for lever, _ in found] == ["sequences a micro-batch 16 → 8", "sequences a micro-batch 8 → 4"]
@@ -267,4 +261,4 @@ def test_the_table_has_every_phase_and_part(estimate):
     text = console.export_text()
     for word in (*memory.PARTS, "student update", "log-prob", "student rollout", "weight sync", "teacher", "host RAM"):
         assert word in text
-    assert "of 64.0 a device" in text
+    assert "64.0 of a device: platform.device_memory_gib" in text

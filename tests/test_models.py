@@ -5,8 +5,10 @@ from dataclasses import replace
 
 import pytest
 
-from opd_conf.models import KNOWN, facts, from_config, hub_cache
+from opd_conf.model_files import hub_cache
+from opd_conf.models import facts, from_config, known
 
+KNOWN = known()
 LLAMA_8B = {
     "architectures": ["LlamaForCausalLM"],
     "hidden_size": 4096,
@@ -235,7 +237,7 @@ def test_then_the_cache(tmp_path, monkeypatch, variable):
     (model / "refs" / "main").write_text("old")
     assert facts("meta-llama/Llama-3.1-8B").layers == 1
     (model / "refs" / "main").unlink()
-    assert facts("meta-llama/Llama-3.1-8B") is not None
+    assert facts("meta-llama/Llama-3.1-8B") is None  # nor would transformers find it
 
 
 def test_then_the_table(tmp_path, monkeypatch):
@@ -244,6 +246,32 @@ def test_then_the_table(tmp_path, monkeypatch):
     assert facts("/cluster/models/Qwen3-8B") == KNOWN["Qwen3-8B"]
     assert facts("somebody/Qwen3-8B") is None
     assert facts("Qwen/Qwen9") is None
+
+
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [
+        ("~/models/Qwen3-8B", "Qwen3-8B"),
+        ("hdfs://a/b/Qwen3-8B", "Qwen3-8B"),
+        ("Qwen/Qwen3-8B/", "Qwen3-8B"),
+        ("./Qwen3-8B", "Qwen3-8B"),
+        ("Qwen3-8B", ""),
+        ("a\0b", ""),
+        ("", ""),
+    ],
+)
+def test_what_is_not_here_is_known_by_its_name(tmp_path, monkeypatch, path, name):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    write(tmp_path / "models" / "Qwen3-8B", LLAMA_8B)  # nobody replaces ~
+    assert facts(path, {"HF_HOME": str(tmp_path)}.get) == KNOWN.get(name)
+
+
+def test_a_cache_with_only_a_tokenizer_says_nothing(tmp_path):
+    model = tmp_path / "hub" / "models--Qwen--Qwen3-8B"
+    (model / "snapshots" / "a").mkdir(parents=True)
+    (model / "refs").mkdir()
+    (model / "refs" / "main").write_text("a")
+    assert facts("Qwen/Qwen3-8B", {"HF_HOME": str(tmp_path)}.get) == KNOWN["Qwen3-8B"]
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"architectures": ["GPT2LMHeadModel"]}', '"x"'])
@@ -258,10 +286,11 @@ def test_a_number_that_lacks_makes_it_unknown(tmp_path):
 
 
 def test_where_the_cache_is(tmp_path):
-    assert str(hub_cache({"HF_HUB_CACHE": "/a", "HF_HOME": "/b"})) == "/a"
-    assert str(hub_cache({"HF_HOME": "/b"})) == "/b/hub"
-    assert str(hub_cache({"XDG_CACHE_HOME": "/c"})) == "/c/huggingface/hub"
-    assert hub_cache({}).parts[-3:] == (".cache", "huggingface", "hub")
+    assert str(hub_cache({"HF_HUB_CACHE": "/a", "HF_HOME": "/b"}.get)) == "/a"
+    assert str(hub_cache({"HUGGINGFACE_HUB_CACHE": "/a"}.get)) == "/a"
+    assert str(hub_cache({"HF_HOME": "/b"}.get)) == "/b/hub"
+    assert str(hub_cache({"XDG_CACHE_HOME": "/c"}.get)) == "/c/huggingface/hub"
+    assert hub_cache({}.get).parts[-3:] == (".cache", "huggingface", "hub")
 
 
 def test_facts_are_values():

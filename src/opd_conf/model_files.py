@@ -4,14 +4,14 @@ import filecmp
 import functools
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 CONFIG, TOKENIZER, TOKENIZER_CONFIG = "config.json", "tokenizer.json", "tokenizer_config.json"
-CACHE_VARIABLES = ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "HF_HOME", "XDG_CACHE_HOME")
-"""What decides where the cache is: huggingface_hub/constants.py."""
+Variable = Callable[[str], str | None]
+"""The value of an environment variable, as a run will have it; None without one."""
 
 _TEMPLATE_FILES = ("chat_template.jinja", "chat_template.json")
 _VOCABULARY = re.compile(r'"vocab"\s*:\s*(?=[\[{])')
@@ -84,24 +84,27 @@ def looks_local(name: str) -> bool:
     return not is_remote(name) and (name.startswith(("/", ".", "~")) or name.count("/") > 1)
 
 
-def find(name: str, environment: Mapping[str, str]) -> Model | None:
+def find(name: str, variable: Variable) -> Model | None:
     """The folder that a model's name stands for, None when it is not here."""
     if is_remote(name) or name.startswith("~"):  # neither verl nor transformers expands ~
         return None
-    if Path(name).is_dir():
-        return Model(Path(name), cached=False)
-    if looks_local(name):
+    try:
+        if Path(name).is_dir():
+            return Model(Path(name), cached=False)
+        if looks_local(name):
+            return None
+        folder = _snapshot(hub_cache(variable) / f"models--{name.replace('/', '--')}")
+    except (OSError, RuntimeError, ValueError):  # no permission; no home folder; a null byte
         return None
-    folder = _snapshot(hub_cache(environment) / f"models--{name.replace('/', '--')}")
     return Model(folder, cached=True) if folder else None
 
 
-def hub_cache(environment: Mapping[str, str]) -> Path:
-    """The hub's cache under these variables: huggingface_hub/constants.py."""
+def hub_cache(variable: Variable) -> Path:
+    """The hub's cache under these variables: huggingface_hub/constants.py. RuntimeError without a home folder."""
     for name in ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"):
-        if environment.get(name):
-            return Path(environment[name]).expanduser()
-    home = environment.get("HF_HOME") or f"{environment.get('XDG_CACHE_HOME') or '~/.cache'}/huggingface"
+        if given := variable(name):
+            return Path(given).expanduser()
+    home = variable("HF_HOME") or f"{variable('XDG_CACHE_HOME') or '~/.cache'}/huggingface"
     return Path(home).expanduser() / "hub"
 
 

@@ -1,17 +1,21 @@
-"""A model's dimensions, from its config.json or from a table, and the parameters and bytes that follow from them.
+"""A model's dimensions, from its config.json or from models.yaml, and the parameters and bytes that follow from them.
 
 Every count is worked out by formula, so that a config.json which nobody has seen yet works too. Counts are numbers of
 elements; a size in bytes says so in its name. The formulas are those of transformers 5.9.0's modules; the counts of
 published checkpoints agree with them to the last digit (tests/test_models.py).
 """
 
-import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 from typing import Any
+
+import yaml
+
+from opd_conf import model_files
+from opd_conf.model_files import Variable
 
 
 @dataclass(frozen=True)
@@ -196,133 +200,34 @@ class ModelFacts:
         return 4 * (self.layers - self.full_layers) * state
 
 
-def _qwen2(hidden: int, layers: int, heads: int, kv: int, width: int, rows: int, tied: bool) -> ModelFacts:
-    return ModelFacts(
-        "Qwen2ForCausalLM", hidden, layers, heads, kv, hidden // heads, width, rows, tied, 32768, layers, qkv_bias=True
-    )
+@cache
+def known() -> dict[str, ModelFacts]:
+    """The facts of models.yaml by name, for models whose config.json is not in sight."""
+    text = (Path(__file__).parent / "models.yaml").read_text(encoding="utf-8")
+    table = yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # the slow loader takes 20 ms more
+    found = {name: from_config(config) for name, config in table.items() if not name.startswith(".")}
+    return {name: model for name, model in found.items() if model is not None}
 
 
-def _qwen3(hidden: int, layers: int, heads: int, width: int, tied: bool, positions: int = 40960) -> ModelFacts:
-    return ModelFacts(
-        "Qwen3ForCausalLM", hidden, layers, heads, 8, 128, width, 151936, tied, positions, layers, qk_norm=True
-    )
+def facts(path: str, variable: Variable = os.environ.get) -> ModelFacts | None:
+    """The facts of a model: from its config.json where it is here (model_files.find), else by name; None when unknown.
 
-
-def _qwen3_vl(text: ModelFacts) -> ModelFacts:
-    tower = Tower(27, 1152, 4304, out=text.hidden, mergers=3)
-    return replace(text, architecture="Qwen3VLForConditionalGeneration", max_positions=262144, tower=tower)
-
-
-def _qwen3_5(hidden: int, layers: int, heads: int, kv: int, width: int, values: int, tower: Tower) -> ModelFacts:
-    return ModelFacts(
-        "Qwen3_5ForConditionalGeneration",
-        hidden,
-        layers,
-        heads,
-        kv,
-        256,
-        width,
-        248320,
-        tied=hidden < 4096,
-        max_positions=262144,
-        full_layers=layers // 4,
-        qk_norm=True,
-        output_gate=True,
-        linear=Linear(16, 128, values, 128),
-        tower=tower,
-        mtp_layers=1,
-    )
-
-
-_QWEN3_8B = _qwen3(4096, 36, 32, 12288, tied=False)
-_QWEN3_32B = _qwen3(5120, 64, 64, 25600, tied=False)
-_QWEN3_30B = replace(
-    _qwen3(2048, 48, 32, 6144, tied=False),
-    architecture="Qwen3MoeForCausalLM",
-    kv_heads=4,
-    experts=Experts(128, 8, 768, layers=48),
-)
-_QWEN3_5_35B = replace(
-    _qwen3_5(2048, 40, 16, 2, 0, 32, Tower(27, 1152, 4304, out=2048)),
-    architecture="Qwen3_5MoeForConditionalGeneration",
-    tied=False,
-    experts=Experts(256, 8, 512, shared=512, layers=40),
-)
-
-KNOWN: dict[str, ModelFacts] = {
-    "Qwen2.5-0.5B": _qwen2(896, 24, 14, 2, 4864, 151936, tied=True),
-    "Qwen2.5-0.5B-Instruct": _qwen2(896, 24, 14, 2, 4864, 151936, tied=True),
-    "Qwen2.5-3B-Instruct": _qwen2(2048, 36, 16, 2, 11008, 151936, tied=True),
-    "Qwen2.5-7B-Instruct": _qwen2(3584, 28, 28, 4, 18944, 152064, tied=False),
-    "Qwen3-0.6B": _qwen3(1024, 28, 16, 3072, tied=True),
-    "Qwen3-1.7B": _qwen3(2048, 28, 16, 6144, tied=True),
-    "Qwen3-4B": _qwen3(2560, 36, 32, 9728, tied=True),
-    "Qwen3-4B-Instruct-2507": _qwen3(2560, 36, 32, 9728, tied=True, positions=262144),
-    "Qwen3-8B": _QWEN3_8B,
-    "Qwen3-14B": _qwen3(5120, 40, 40, 17408, tied=False),
-    "Qwen3-32B": _QWEN3_32B,
-    "Qwen3-30B-A3B": _QWEN3_30B,
-    "Qwen3-30B-A3B-Instruct-2507": replace(_QWEN3_30B, max_positions=262144),
-    "Qwen3-VL-8B-Instruct": _qwen3_vl(_QWEN3_8B),
-    "Qwen3-VL-32B-Instruct": _qwen3_vl(_QWEN3_32B),
-    "Qwen3.5-2B": _qwen3_5(2048, 24, 8, 2, 6144, 16, Tower(24, 1024, 4096, out=2048)),
-    "Qwen3.5-4B": _qwen3_5(2560, 32, 16, 4, 9216, 32, Tower(24, 1024, 4096, out=2560)),
-    "Qwen3.5-9B": _qwen3_5(4096, 32, 16, 4, 12288, 32, Tower(27, 1152, 4304, out=4096)),
-    "Qwen3.5-35B-A3B": _QWEN3_5_35B,
-}
-"""Models of the organisation Qwen by name, for when no config.json is in sight.
-
-Dimensions: THUDM/slime@624b824 scripts/models/*.sh, pytorch/torchtitan@b5bcd76 torchtitan/models/qwen3_5, transformers
-5.9.0 configuration_*.py, and for max_positions copies of config.json in fine-tunes on the hub.
-"""
-
-
-def facts(path: str, environment: Mapping[str, str] | None = None) -> ModelFacts | None:
-    """The facts of a model: from its folder, else from the Hugging Face cache, else from KNOWN; None when unknown.
-
-    A folder that cannot be seen from here is known by its name: a plan may be made elsewhere than on the cluster.
-    Raises nothing: a config.json that cannot be read, or has numbers that do not fit together, is as good as none.
+    A folder or address that cannot be opened from here is known by its last name: a plan may be made elsewhere than on
+    the cluster. Raises nothing: a config.json that cannot be read, or whose numbers do not fit together, is as good as
+    none.
     """
-    try:
-        folder = Path(path).expanduser()
-        here = folder.is_dir()
-        cache = hub_cache(os.environ if environment is None else environment)
-        for config in (folder / "config.json", None if here else _snapshot(path, cache)):
-            if config is not None and config.is_file():
-                return _read(config, config.stat().st_mtime_ns)
-    except (OSError, RuntimeError, ValueError):  # no permission; no home folder; a null byte
-        return None
+    model = model_files.find(path, variable)
+    if model is not None and (model.config is not None or not model.cached):
+        return _read(model.config or {})
     organisation, _, name = path.rstrip("/").rpartition("/")
-    elsewhere = organisation.startswith(("/", "~", ".")) and not here
-    return KNOWN.get(name) if organisation == "Qwen" or elsewhere else None
+    elsewhere = model_files.is_remote(path) or model_files.looks_local(path)
+    return known().get(name) if organisation == "Qwen" or elsewhere else None
 
 
-def hub_cache(environment: Mapping[str, str]) -> Path:
-    """Where huggingface_hub keeps models (its constants.py): HF_HUB_CACHE, HF_HOME/hub, XDG_CACHE_HOME, ~/.cache."""
-    for name in ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"):
-        if given := environment.get(name):
-            return Path(given).expanduser()
-    home = environment.get("HF_HOME") or f"{environment.get('XDG_CACHE_HOME') or '~/.cache'}/huggingface"
-    return Path(home).expanduser() / "hub"
-
-
-def _snapshot(path: str, cache: Path) -> Path | None:
-    """config.json of the snapshot that `main` stands for, else of the newest one."""
-    if path.count("/") > 1 or path.startswith(("/", "~", ".")):
-        return None
-    folder = cache / f"models--{path.replace('/', '--')}"
-    main = folder / "refs" / "main"
-    named = [folder / "snapshots" / main.read_text().strip() / "config.json"] if main.is_file() else []
-    others = sorted(folder.glob("snapshots/*/config.json"), key=lambda file: file.stat().st_mtime, reverse=True)
-    return next((file for file in [*named, *others] if file.is_file()), None)
-
-
-@lru_cache(maxsize=64)
-def _read(config: Path, _changed: int) -> ModelFacts | None:
-    """Rules ask several times in one check; the time of the last change keeps a long-lived process right."""
+def _read(config: Mapping[str, Any]) -> ModelFacts | None:
     try:
-        return from_config(json.loads(config.read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError, KeyError, IndexError, ZeroDivisionError, AttributeError):
+        return from_config(config)
+    except (ValueError, TypeError, KeyError, IndexError, ZeroDivisionError, AttributeError):
         return None
 
 

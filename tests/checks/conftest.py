@@ -1,9 +1,12 @@
 """How a rule is tested: it fires with the right numbers, what it says to type helps, and it is quiet otherwise."""
 
 import functools
+import json
 import pickle
 import shlex
+import shutil
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -90,3 +93,72 @@ def one() -> Callable[..., tuple[str, str, str]]:
         return finding.severity, finding.message, finding.fix
 
     return only
+
+
+# Models' folders
+
+
+SIZES = {
+    "architectures": ["Qwen3ForCausalLM"],
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "max_position_embeddings": 4096,
+    "vocab_size": 16,
+}
+WORDS = {"<end>": 0, "<user>": 1, "a": 2, "b": 3, "c": 4, "vocab": 5}
+
+
+@pytest.fixture
+def no_cache(monkeypatch, tmp_path) -> None:
+    """An empty Hugging Face cache: whoever runs the tests may have models in theirs."""
+    for name in ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
+
+
+@pytest.fixture
+def write_tokenizer() -> Callable[..., None]:
+    """Writes a tokenizer.json as the package `tokenizers` does: words in `model.vocab`, marks in `added_tokens`."""
+
+    def write(folder: Path, tokens: dict[str, int]) -> None:
+        words = {token: number for token, number in tokens.items() if token[0] != "<"}
+        marks = [{"id": tokens[token], "content": token, "special": True} for token in tokens if token[0] == "<"]
+        model = {"type": "BPE", "vocab": words, "merges": [["a", "b"]]}
+        (folder / "tokenizer.json").write_text(json.dumps({"added_tokens": marks, "model": model}, indent=2))
+
+    return write
+
+
+@pytest.fixture
+def make(tmp_path, write_tokenizer) -> Callable[..., str]:
+    """Writes a model's folder: sizes over SIZES, tokens, what its tokenizer_config.json says."""
+
+    def write(name: str, tokens: dict[str, int] = WORDS, tokenizer: dict[str, Any] | None = None, **sizes: Any) -> str:
+        folder = tmp_path / name
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "config.json").write_text(json.dumps(SIZES | sizes))
+        write_tokenizer(folder, tokens)
+        (folder / "tokenizer_config.json").write_text(json.dumps(tokenizer or {"chat_template": "{{ messages }}"}))
+        return str(folder)
+
+    return write
+
+
+@pytest.fixture
+def pair(make) -> Callable[..., dict[str, Any]]:
+    """A student's and a teacher's folders, as settings."""
+    student, teacher = "actor_rollout_ref.model.path", "distillation.teacher_models.teacher_model.model_path"
+    return lambda **sizes: {student: make("student"), teacher: make("teacher", **sizes)}
+
+
+@pytest.fixture
+def in_cache(tmp_path) -> Callable[[str, str], None]:
+    """Copies a model's folder into the hub's layout, under a name."""
+
+    def copy(made: str, name: str) -> None:
+        repository = tmp_path / "hf" / "hub" / f"models--{name.replace('/', '--')}"
+        (repository / "refs").mkdir(parents=True)
+        (repository / "refs" / "main").write_text("abc123")
+        shutil.copytree(made, repository / "snapshots" / "abc123")
+
+    return copy

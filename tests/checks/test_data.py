@@ -1,20 +1,15 @@
 """Rules about what stands in the data: real parquet files, small."""
 
-import functools
 import json
-import pickle
 import sys
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
-from omegaconf import OmegaConf
 
 from opd_conf.checks import Finding, data
-from opd_conf.compose import compose
-from opd_conf.view import View, view
+from opd_conf.view import View
 
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
@@ -24,16 +19,10 @@ TRAIN, VAL = "data.train_files", "data.val_files"
 STUDENT, TEACHERS = "actor_rollout_ref.model.path", "distillation.teacher_models"
 
 
-@functools.cache
-def _composed(groups: tuple[str, ...]) -> bytes:
-    return pickle.dumps(compose(groups).config)
-
-
-def say(rule: Any, settings: dict[str, Any], groups: tuple[str, ...] = GROUPS) -> list[Finding]:
-    config = pickle.loads(_composed(groups))
-    for key, value in settings.items():
-        OmegaConf.update(config, key, value, force_add=True)
-    return list(rule(view(config)))
+@pytest.fixture
+def say(say):
+    """What a rule says about a run on text."""
+    return lambda rule, settings, groups=GROUPS: say(rule, settings, groups)
 
 
 def row(text: str = "1+1=", source: str = "openai/gsm8k", **more: Any) -> dict[str, Any]:
@@ -86,24 +75,21 @@ def test_all_rules_of_the_module_are_tested():
     assert {name for name, made in vars(data).items() if getattr(made, "__annotations__", {}) == rule} == IDS
 
 
-def test_good_rows_give_nothing_and_take_no_time(write):
+def test_good_rows_give_nothing_and_take_no_time(say, write):
     settings = write(*[row()] * 8)
     for rule in rules():
         assert say(rule, settings) == []
 
 
-def test_files_that_are_not_here_are_not_looked_into():
+def test_files_that_are_not_here_are_not_looked_into(say):
     for rule in rules():
         assert say(rule, {TRAIN: ["/nowhere/a.parquet", "hdfs://a/b.parquet"], VAL: "s3://a.parquet"}) == []
 
 
-def test_a_large_file_is_read_in_part(tmp_path, write):
+def test_a_large_file_is_read_in_part(view_of, tmp_path, write):
     settings = write(*[row(images=[{"bytes": bytes(20_000), "path": "x"}]) for _ in range(2000)], row_group_size=500)
     settings[STUDENT] = "a/b"
-    config = pickle.loads(_composed(GROUPS))
-    for key, value in settings.items():
-        OmegaConf.update(config, key, value)
-    run, spent = view(config), time.process_time()
+    run, spent = view_of(settings, GROUPS), time.process_time()
     assert [finding.id for rule in rules() for finding in rule(run) if rule is not data.images_match_prompts] == []
     assert time.process_time() - spent < 0.5
     [sample] = data._samples(run, "train_files")
@@ -111,7 +97,7 @@ def test_a_large_file_is_read_in_part(tmp_path, write):
     assert "bytes" not in sample.first[0]["images"][0]  # pictures are counted, not read
 
 
-def test_files_that_cannot_be_read(tmp_path):
+def test_files_that_cannot_be_read(say, tmp_path):
     (tmp_path / "a.parquet").touch()
     (tmp_path / "b.parquet").write_text("not parquet at all, and longer than twelve bytes")
     found = say(data.data_readable, {TRAIN: [f"{tmp_path}/a.parquet", f"{tmp_path}/b.parquet"], VAL: "c.csv"})
@@ -120,7 +106,7 @@ def test_files_that_cannot_be_read(tmp_path):
     assert found[2].message == "c.csv: verl reads .parquet, .json, .jsonl."
 
 
-def test_what_is_not_looked_into_is_a_note(write, tmp_path, monkeypatch):
+def test_what_is_not_looked_into_is_a_note(say, write, tmp_path, monkeypatch):
     (tmp_path / "b.jsonl").write_text(json.dumps(row()))
     [finding] = say(data.data_seen, write(row()) | {VAL: f"{tmp_path}/b.jsonl"})
     assert finding.severity == "note"
@@ -137,7 +123,7 @@ def test_what_is_not_looked_into_is_a_note(write, tmp_path, monkeypatch):
 # Prompts
 
 
-def test_another_column_of_prompts(write):
+def test_another_column_of_prompts(say, write):
     [train, _] = say(data.prompts_are_messages, write(row(prompt=..., prompts=[{"role": "user", "content": "x"}])))
     assert severities([train]) == [("error", "data.prompt_key", TRAIN)]
     assert "has no column prompt for prompts; it has data_source, ability" in train.message
@@ -152,18 +138,18 @@ def test_another_column_of_prompts(write):
         (None, "nothing"),
     ],
 )
-def test_prompts_that_are_no_messages(write, prompt, shown):
+def test_prompts_that_are_no_messages(say, write, prompt, shown):
     found = say(data.prompts_are_messages, write(row(prompt=prompt)))
     assert len(found) == 2
     assert f"prompt holds {shown} instead of a list of messages" in found[0].message
 
 
-def test_prompts_under_another_name(write):
+def test_prompts_under_another_name(say, write):
     settings = write(row(prompt=..., question=[{"role": "user", "content": "x"}])) | {"data.prompt_key": "question"}
     assert say(data.prompts_are_messages, settings) == []
 
 
-def test_a_data_set_of_ones_own_is_left_alone(write):
+def test_a_data_set_of_ones_own_is_left_alone(say, write):
     settings = write(row("x", "unknown", prompt=1)) | {"data.custom_cls.path": "own.py"}
     for rule in rules():
         assert say(rule, settings) == []
@@ -179,7 +165,7 @@ def test_the_sources_of_verl():
     assert len(exact) == 25
 
 
-def test_an_unknown_source(write):
+def test_an_unknown_source(say, write):
     found = say(data.reward_knows_source, write(row(), row(source="openai/gsm9k"), row(source="mine")))
     assert severities(found) == [
         ("error", TRAIN, "reward.custom_reward_function.path"),
@@ -190,18 +176,18 @@ def test_an_unknown_source(write):
 
 
 @pytest.mark.parametrize("source", ["openai/gsm8k", "aime24", "hiyouga/geometry3k", "math"])
-def test_known_sources(write, source):
+def test_known_sources(say, write, source):
     assert say(data.reward_knows_source, write(row(source=source))) == []
 
 
 @pytest.mark.parametrize(
     "key", ["reward.custom_reward_function.path", "custom_reward_function.path", "reward.reward_manager.module.path"]
 )
-def test_a_reward_of_ones_own(write, key):
+def test_a_reward_of_ones_own(say, write, key):
     assert say(data.reward_knows_source, write(row(source="mine")) | {key: "reward.py"}) == []
 
 
-def test_no_source_at_all(write):
+def test_no_source_at_all(say, write):
     found = say(data.reward_knows_source, write(row(data_source=...)))
     assert [finding.severity for finding in found] == ["error", "warning"]
     assert "has no column data_source" in found[0].message
@@ -215,7 +201,7 @@ def test_no_source_at_all(write):
         ("2", "rows without reward_model.ground_truth"),
     ],
 )
-def test_no_ground_truth(write, column, message):
+def test_no_ground_truth(say, write, column, message):
     own = {"reward.custom_reward_function.path": "reward.py"}  # it is read for a function of one's own too
     found = say(data.ground_truth_there, write(row(reward_model=column), row(reward_model=column)) | own)
     assert [finding.severity for finding in found] == ["error", "warning"]
@@ -227,7 +213,7 @@ def test_no_ground_truth(write, column, message):
 PICTURE = {"bytes": b"x", "path": None}
 
 
-def test_pictures_in_a_column_of_another_name(write):
+def test_pictures_in_a_column_of_another_name(say, write):
     found = say(data.images_match_prompts, write(row("<image>How long?", image=[PICTURE]), row()))
     assert severities(found)[0] == ("error", "data.image_key", TRAIN)
     assert "1 of the first 2 prompts have <image>, and there is no column images" in found[0].message
@@ -235,7 +221,7 @@ def test_pictures_in_a_column_of_another_name(write):
 
 
 @pytest.mark.parametrize(("text", "count"), [("<image><image>x", 2), ("x", 0), ("<image>x", 0)])
-def test_numbers_of_pictures(write, text, count):
+def test_numbers_of_pictures(say, write, text, count):
     found = say(data.images_match_prompts, write(row(text, images=[PICTURE]), row("<image>", images=[PICTURE])))
     if text == "<image>x":
         assert found == []
@@ -246,25 +232,19 @@ def test_numbers_of_pictures(write, text, count):
 
 
 @pytest.mark.parametrize("pictures", [[PICTURE], ["a.png"], [{"image": "file:///a.png"}]])
-def test_pictures_in_verls_forms(write, pictures):
+def test_pictures_in_verls_forms(say, write, pictures):
     assert say(data.images_match_prompts, write(row("<image>x", images=pictures), row(images=[]))) == []
     settings = write(row("<image>x", image=pictures)) | {"data.image_key": "image"}
     assert say(data.images_match_prompts, settings) == []
 
 
-def test_prompts_in_parts_are_left_alone(write):
+def test_prompts_in_parts_are_left_alone(say, write):
     parts = [{"role": "user", "content": [{"type": "text", "text": "<image>"}]}]
     assert say(data.images_match_prompts, write(row(prompt=parts))) == []
 
 
-def model(folder: Path, name: str, **config: Any) -> str:
-    (folder / name).mkdir()
-    (folder / name / "config.json").write_text(json.dumps({"architectures": ["A"]} | config))
-    return str(folder / name)
-
-
-def test_pictures_for_a_model_of_text(write, tmp_path):
-    text, seeing = model(tmp_path, "text"), model(tmp_path, "seeing", vision_config={"depth": 24})
+def test_pictures_for_a_model_of_text(say, make, write):
+    text, seeing = make("text"), make("seeing", vision_config={"depth": 24})
     settings = write(row("<image>x", images=[PICTURE]))
     path = f"{TEACHERS}.teacher_model.model_path"
     [finding] = say(data.images_reach_vision_models, settings | {STUDENT: seeing, path: text})
@@ -286,9 +266,9 @@ def teachers(**keys: tuple[str, str]) -> dict[str, Any]:
     }
 
 
-def test_pictures_go_to_the_teacher_that_sees(write, tmp_path):
+def test_pictures_go_to_the_teacher_that_sees(say, make, write):
     """verl PR 6056: a teacher of text for gsm8k, one with vision for geo3k, one student with vision."""
-    text, seeing = model(tmp_path, "text"), model(tmp_path, "seeing", vision_config={"depth": 24})
+    text, seeing = make("text"), make("seeing", vision_config={"depth": 24})
     rows = [row("<image>x", "hiyouga/geometry3k", images=[PICTURE]), row()]
     settings = write(*rows) | {STUDENT: seeing}
     right = teachers(math=("openai/gsm8k", text), geo=("hiyouga/geometry3k", seeing))
@@ -301,7 +281,7 @@ def test_pictures_go_to_the_teacher_that_sees(write, tmp_path):
 # Routing and sizes
 
 
-def test_rows_that_no_teacher_takes(write):
+def test_rows_that_no_teacher_takes(say, write):
     settings = write(row(), row(source="hiyouga/geometry3k"))
     [finding] = say(data.teachers_cover_data, settings | teachers(a=("openai/gsm8k", "x"), b=("geometry3k", "y")))
     assert finding.severity == "error"
@@ -314,7 +294,7 @@ def test_rows_that_no_teacher_takes(write):
     assert say(data.teachers_cover_data, settings | teachers(a=("other", "x"))) == []  # one teacher takes all
 
 
-def test_a_column_that_teachers_are_chosen_by(write):
+def test_a_column_that_teachers_are_chosen_by(say, write):
     named = teachers(a=("math", "x"), b=("code", "y"))
     settings = write(row(ability="math"), row(ability="code")) | named
     assert say(data.teachers_cover_data, settings | {"distillation.teacher_key": "ability"}) == []
@@ -323,7 +303,7 @@ def test_a_column_that_teachers_are_chosen_by(write):
     assert finding.fix == "distillation.teacher_key=ability"
 
 
-def test_rows_for_a_batch(write):
+def test_rows_for_a_batch(say, write):
     [finding] = say(data.rows_fill_batch, write(row(), row(), row()))
     assert severities([finding]) == [("error", "data.train_batch_size", TRAIN)]
     assert "data.train_files has 3 rows, fewer than a batch of 4" in finding.message
@@ -332,13 +312,13 @@ def test_rows_for_a_batch(write):
     assert len(say(data.rows_fill_batch, write(*[row()] * 4) | {"data.train_max_samples": 3})) == 1
 
 
-def test_rows_of_several_files(write):
+def test_rows_of_several_files(say, write):
     one, two = write(*[row()] * 2, name="one"), write(*[row()] * 2, name="two")
     assert say(data.rows_fill_batch, one | {TRAIN: [*one[TRAIN], *two[TRAIN]]}) == []
     assert say(data.rows_fill_batch, one | {TRAIN: [*one[TRAIN], "hdfs://a/b.parquet"]}) == []
 
 
-def test_no_rows_to_validate_with(write, tmp_path):
+def test_no_rows_to_validate_with(say, write, tmp_path):
     settings = write(*[row()] * 4)
     pq.write_table(pa.Table.from_pylist([row()]).slice(0, 0), tmp_path / "none.parquet")
     [finding] = say(data.rows_fill_batch, settings | {VAL: str(tmp_path / "none.parquet")})

@@ -99,7 +99,7 @@ def test_the_optimizer_of_a_student_on_one_device():
     overrides = f"cluster=1x2 student=qwen3_5_4b {ROLLOUT}.tensor_model_parallel_size=1"
     [update] = found("memory_fits", overrides)
     assert (update.severity, phases([update])) == ("error", ["student update, optimizer step"])
-    assert "takes 85.6 GiB of a device's 64.0: optimizer 33.8" in update.message
+    assert "takes 85.6 GiB of a device's 64.0 (platform.device_memory_gib): optimizer 33.8" in update.message
     assert update.fix == f"{ACTOR}.fsdp_config.offload_policy=true"
     assert found("memory_fits", f"{overrides} {update.fix}") == []
 
@@ -116,19 +116,20 @@ def test_a_fix_may_be_the_number_of_devices():
         (
             f"{TEACHER}.tensor_model_parallel_size=1 {TEACHER}.expert_parallel_size=1",
             RUN,
-            "gives the teacher 25.6 GiB of a device; its weights take 65.4 and one sequence of 3073 tokens 0.12",
+            "gives the teacher 25.6 GiB of a device (platform.device_memory_gib); its weights take 65.4 and "
+            "one sequence of 3073 tokens 0.12",
             f"{TEACHER}.tensor_model_parallel_size=2",
         ),
         (
             f"{TEACHER}.gpu_memory_utilization=0.2",
             RUN,
-            "gives the teacher 12.8 GiB of a device; its weights take 16.3",
+            "gives the teacher 12.8 GiB of a device (platform.device_memory_gib); its weights take 16.3",
             f"{TEACHER}.gpu_memory_utilization=0.3",
         ),
         (
             f"{ROLLOUT}.gpu_memory_utilization=0.01",
             TEXT,
-            "gives the student's server 0.6 GiB of a device; its weights take 0.9",
+            "gives the student's server 0.6 GiB of a device (platform.device_memory_gib); its weights take 0.9",
             f"{ROLLOUT}.gpu_memory_utilization=0.05",
         ),
     ],

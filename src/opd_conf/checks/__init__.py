@@ -24,6 +24,7 @@ from opd_conf.checks import (
     placement,
     rollout,
     teachers,
+    tokenizers,
     values,
     veomni,
 )
@@ -52,7 +53,7 @@ RULES: dict[str, Rule] = {
     rule.__name__: rule
     for module in (
         *(loss, batch, placement, teachers, rollout, engine, veomni, choices),
-        *(memory, environment, packages, files, data, models, keys, values),
+        *(memory, environment, packages, files, data, models, tokenizers, keys, values),
     )
     for rule in _rules_of(module)
 }
