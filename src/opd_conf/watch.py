@@ -305,9 +305,9 @@ def _vocabulary(student: object, teachers: Mapping[str, Any], environment: Mappi
 def _rows(path: object, environment: Mapping[str, str]) -> int | None:
     if not isinstance(path, str):
         return None
-    if (here := model_files.find(path, environment)) and (rows := here.number("vocab_size")):
+    if (here := model_files.find(path, environment.get)) and (rows := here.number("vocab_size")):
         return rows
-    facts = models.facts(path, environment)
+    facts = models.facts(path, environment.get)
     return facts.vocabulary if facts else None
 
 
