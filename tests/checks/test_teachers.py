@@ -195,3 +195,9 @@ def test_replicas_that_divide_the_pool(quiet, size):
 )
 def test_several_teachers_fill_the_pool(fires, overrides, message, fix):
     fires("teachers_fill_pool", overrides, message, fix)
+
+
+def test_teachers_added_by_name_do_not_sleep_on_a_cpu(compose):
+    teacher = "+teacher@distillation.teacher_models.digits=tiny"
+    server = compose("experiment=smoke", "~teacher", teacher).distillation.teacher_models.digits.inference
+    assert (server.free_cache_engine, server.enable_sleep_mode) == (False, False)

@@ -21,6 +21,7 @@ EVERYWHERE = {
     "actor_rollout_ref.rollout.trace.project_name": "follows trainer",
     "actor_rollout_ref.rollout.trace.experiment_name": "follows trainer",
     "ray_kwargs.ray_init.address": "a Ray of our own on one node, the existing one on several",
+    "distillation.teacher_models.teacher_model.inference.enable_sleep_mode": "verl's own default; false on a CPU",
     "distillation.teacher_models.teacher_model.num_replicas": "of named teachers; verl computes it for a single one",
 }
 QWEN3_5 = {"data.image_patch_size": "16 is Qwen3.5's; 14 makes the length filter count wrong"}
