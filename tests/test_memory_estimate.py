@@ -19,7 +19,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import OmegaConf
 from rich.console import Console
 
-from opd_conf import memory
+from opd_conf import memory, platforms
 from opd_conf.compose import compose as compose_run
 from opd_conf.memory import GIB
 from opd_conf.models import known
@@ -29,6 +29,11 @@ KNOWN = known()
 POINTS = [json.loads(line) for line in (Path(__file__).parent / "data" / "memory.jsonl").read_text().splitlines()]
 RUN = ("platform=gpu", "student=qwen3_5_2b", "teacher=qwen3_5_35b_a3b")
 TEXT = ("platform=gpu", "student=qwen2_5_0_5b", "teacher=qwen2_5_3b_instruct", "data=gsm8k")
+
+
+@pytest.fixture(autouse=True)
+def _no_devices(monkeypatch):
+    monkeypatch.setattr(platforms, "device_nodes", dict)
 
 
 @functools.cache
@@ -229,6 +234,59 @@ def test_what_nobody_knows_gives_no_estimate(estimate, run):
     assert estimate(teacher) is None
     assert memory.unknown(run(teacher)) == ["somebody/model"]
     assert memory.unknown(run()) == []
+
+
+# Properties: what must hold whatever the numbers are.
+
+
+ENGINES = pytest.mark.parametrize("engine", ["fsdp2", "veomni"])
+LOSSES = pytest.mark.parametrize("loss_mode", ["k1", "forward_kl_topk"])
+DEVICE_PHASES = ("student update", "log-prob", "student rollout", "weight sync", "teacher")
+
+
+@ENGINES
+@LOSSES
+def test_more_tokens_never_take_less(estimate, engine, loss_mode):
+    """As long as there are several micro-batches: with one, no gradients are kept beside it."""
+    budget = "actor_rollout_ref.actor.ppo_max_token_len_per_gpu"
+    given = (f"engine={engine}", f"loss_mode={loss_mode}", "data.train_batch_size=256")
+    found = [estimate(*given, f"{budget}={2**size}", base=TEXT) for size in range(11, 16)]
+    for name in ("student update", "log-prob"):
+        taken = [one.peak(name) for one in found]
+        assert taken == sorted(taken)
+        assert taken[0] < taken[-1]
+
+
+@ENGINES
+@LOSSES
+@pytest.mark.parametrize("policy", [False, True])
+def test_a_larger_world_never_takes_more(estimate, engine, loss_mode, policy):
+    block = f"actor_rollout_ref.actor.{'fsdp_config' if engine == 'fsdp2' else 'veomni'}"
+    whole = f"{block}.{'offload_policy' if engine == 'fsdp2' else 'enable_fsdp_offload'}={policy}"
+    given = (f"engine={engine}", f"loss_mode={loss_mode}", whole)
+    found = [estimate(*given, f"trainer.n_gpus_per_node={world}") for world in (1, 2, 4, 8, 16)]
+    for name in DEVICE_PHASES:
+        taken = [one.peak(name) for one in found]
+        assert taken == sorted(taken, reverse=True)
+
+
+@ENGINES
+@LOSSES
+@pytest.mark.parametrize("world", [1, 4, 8])
+def test_offload_never_takes_more_of_a_device_nor_less_of_a_node(estimate, engine, loss_mode, world):
+    block = f"actor_rollout_ref.actor.{'fsdp_config' if engine == 'fsdp2' else 'veomni'}"
+    whole = f"{block}.{'offload_policy' if engine == 'fsdp2' else 'enable_fsdp_offload'}"
+    given = (f"engine={engine}", f"loss_mode={loss_mode}", f"trainer.n_gpus_per_node={world}")
+    steps = [(False, False, False), (True, False, False), (True, True, False), (False, False, True)]
+    found = [
+        estimate(*given, f"{block}.param_offload={param}", f"{block}.optimizer_offload={optimizer}", f"{whole}={all_}")
+        for param, optimizer, all_ in steps
+    ]
+    for name in DEVICE_PHASES:
+        taken = [one.peak(name)[0] for one in found]
+        assert taken == sorted(taken, reverse=True)
+    taken = [one.peak(memory.HOST)[0] for one in found]
+    assert taken == sorted(taken)
 
 
 # Levers.

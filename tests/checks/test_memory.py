@@ -7,13 +7,16 @@ import functools
 import itertools
 import pickle
 import shlex
+from dataclasses import replace
 
 import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import OmegaConf
 
+from opd_conf import platforms
 from opd_conf.checks import memory as rules
 from opd_conf.compose import compose
+from opd_conf.memory.hardware import Device
 from opd_conf.view import view
 
 RULES = {"memory_fits": rules.memory_fits, "server_memory": rules.server_memory}
@@ -26,6 +29,11 @@ PAIRS = [
 ]
 ACTOR, ROLLOUT = "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
 TEACHER = "distillation.teacher_models.teacher_model.inference"
+
+
+@pytest.fixture(autouse=True)
+def _no_devices(monkeypatch):
+    monkeypatch.setattr(platforms, "device_nodes", dict)
 
 
 @functools.cache
@@ -149,13 +157,66 @@ def test_a_server_without_room_for_one_sequence():
     assert "the teacher" in teacher.message
 
 
+GIB = 2**30
+
+
+def test_what_is_offloaded_must_fit_a_node():
+    """Of 24.7 GiB the optimizer's 16.5 go back to the devices, or, where they lack the room, the parameters."""
+    given = f"cluster.host_memory_gib=20 {ROLLOUT}.gpu_memory_utilization=0.3 action=script"
+    [host] = found("memory_fits", given)
+    assert (host.severity, phases([host])) == ("warning", ["What is offloaded"])
+    assert "takes 24.7 GiB of a node's 20.0 (cluster.host_memory_gib): optimizer 16.5, parameters 8.2. " in host.message
+    assert "Largest lever: optimizer_offload=false frees 16.5 GiB" in host.message
+    assert host.fix == f"{ACTOR}.fsdp_config.optimizer_offload=false"
+    assert found("memory_fits", f"{given} {host.fix}") == []
+    full = f"{given} {ROLLOUT}.gpu_memory_utilization=0.75"
+    [host] = [finding for finding in found("memory_fits", full, gib=26) if "a node's" in finding.message]
+    assert (host.severity, host.fix) == ("warning", f"{ACTOR}.fsdp_config.param_offload=false")
+
+
+def test_what_is_uncertain_of_a_node_does_not_count():
+    assert found("memory_fits", "cluster.host_memory_gib=25 action=script") == []  # 24.7, and 33 while models load
+
+
+def test_a_node_is_judged_without_devices():
+    said = found("memory_fits", "cluster.host_memory_gib=20 action=script", gib=None)
+    assert [finding.severity for finding in said] == ["note", "warning"]
+
+
+@pytest.mark.parametrize(
+    ("free", "overrides", "message"),
+    [
+        ([64] * 8, "", None),
+        ([64] * 4 + [30] * 4, "", None),  # the student's servers take 0.4 of 64
+        ([64] * 3 + [30] * 5, "", "take 38.4 GiB (gpu_memory_utilization=0.6) of a device that has 30.0 of 64.0 free"),
+        ([64] * 7 + [20], "", "take 25.6 GiB (gpu_memory_utilization=0.4) of a device that has 20.0 of 64.0 free"),
+        ([64] * 7 + [20], "rollout=sglang", None),
+        ([20] * 8, "cluster=2x8", None),
+        ([64] * 7, "", None),  # another rule counts devices
+    ],
+)
+def test_devices_that_others_use(monkeypatch, free, overrides, message):
+    monkeypatch.setattr(rules, "devices", lambda run: tuple(Device(64 * GIB, gib * GIB) for gib in free))
+    said = found("server_memory", f"{TEACHER}.gpu_memory_utilization=0.6 {overrides}")
+    assert [finding.severity for finding in said] == (["warning"] if message else [])
+    assert all(message in finding.message and finding.fix.startswith("nvidia-smi") for finding in said)
+
+
 def test_unknown_is_a_note():
     [finding] = found("memory_fits", gib=None)
     assert (finding.severity, finding.fix) == ("note", "platform.device_memory_gib=GIB")
     [finding] = found("memory_fits", "actor_rollout_ref.model.path=somebody/model")
     assert (finding.severity, finding.keys) == ("note", ("actor_rollout_ref.model.path",))
     assert "nothing is known of somebody/model" in finding.message
+    assert finding.fix.startswith("hf download somebody/model config.json")
     assert found("server_memory", gib=None) == []
+
+
+def test_an_engine_without_formulas_is_a_note():
+    run = replace(view(composed(RUN)), engine="megatron")
+    [finding] = rules.memory_fits(run)
+    assert (finding.severity, finding.keys) == ("note", ("actor_rollout_ref.actor.strategy",))
+    assert "no formulas for the engine of ppo_megatron_trainer" in finding.message
 
 
 def test_a_cpu_is_not_judged():

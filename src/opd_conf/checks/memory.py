@@ -93,11 +93,14 @@ def _does_not_fit(run: View, now: Estimate, room: Room, phase: Phase, certain: b
         return (size if certain else upper) <= room.size
 
     found = memory.relief(run, now, phase.name, fits)
+    parts = sorted(map(phase.part, memory.PARTS), key=lambda part: -part.size - (0 if certain else part.uncertain))
     largest = ", ".join(
         f"{part.name} {gib(part.size)}" + (f" (+{gib(part.uncertain)})" if part.uncertain >= 0.05 * GIB else "")
-        for part in sorted(map(phase.part, memory.PARTS), key=lambda part: -part.size - part.uncertain)[:3]
+        for part in parts[:3]
+        if part.size or not certain
     )
     moment = f", {phase.moment}" if phase.moment else ""
+    what = "What is offloaded" if phase.name == HOST else f"The phase {phase.name}{moment}"
     size = f"takes {gib(phase.size)} GiB" if certain else f"may take {gib(phase.upper)} GiB"
     if not certain:
         size += f" ({gib(phase.size)} for sure)"
@@ -107,7 +110,7 @@ def _does_not_fit(run: View, now: Estimate, room: Room, phase: Phase, certain: b
     say: Callable[..., Finding] = error if certain and phase.name != HOST else warning
     return say(
         *dict.fromkeys(keys),
-        message=f"The phase {phase.name}{moment} {size} of a {whose}'s {gib(room.size)} ({room.source}): {largest}. "
+        message=f"{what} {size} of a {whose}'s {gib(room.size)} ({room.source}): {largest}. "
         f"{f'Largest lever: {helps}.' if helps else f'No setting helps: more or larger {others} would.'}",
         fix=memory.typed(run, found) or f"{_pool(phase)}=NUMBER",
     )

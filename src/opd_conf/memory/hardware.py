@@ -87,29 +87,35 @@ def _said(run: View, key: str) -> Room | None:
     return Room(gib * GIB, key) if number and gib > 0 else None
 
 
-class _Memory(ctypes.Structure):
-    """NVML's nvmlMemory_t."""
+class Memory(ctypes.Structure):
+    """NVML's nvmlMemory_v2_t, of drivers since 510; what is reserved CUDA does not count."""
 
-    _fields_ = (("total", ctypes.c_ulonglong), ("free", ctypes.c_ulonglong), ("used", ctypes.c_ulonglong))
+    _fields_ = (
+        ("version", ctypes.c_uint),
+        ("total", ctypes.c_ulonglong),
+        ("reserved", ctypes.c_ulonglong),
+        ("free", ctypes.c_ulonglong),
+        ("used", ctypes.c_ulonglong),
+    )
 
 
 def nvidia(library: str = "libnvidia-ml.so.1") -> tuple[Device, ...]:
-    """NVIDIA's devices by NVML; none without the driver. Devices that do not say (shared memory) are left out."""
+    """NVIDIA's devices by NVML, none without its library. A device that does not say (shared memory) is left out."""
     try:
         nvml = ctypes.CDLL(library)
-        failed = nvml.nvmlInit_v2()
+        return _told(nvml) if nvml.nvmlInit_v2() == 0 else ()
     except (OSError, AttributeError):
         return ()
-    if failed:
-        return ()
-    count, found = ctypes.c_uint(), []
+
+
+def _told(nvml: ctypes.CDLL) -> tuple[Device, ...]:
+    count, device, found = ctypes.c_uint(), ctypes.c_void_p(), []
+    memory = Memory(version=ctypes.sizeof(Memory) | 2 << 24)
     nvml.nvmlDeviceGetCount_v2(ctypes.byref(count))
     for index in range(count.value):
-        device, memory = ctypes.c_void_p(), _Memory()
-        if nvml.nvmlDeviceGetHandleByIndex_v2(index, ctypes.byref(device)) == 0 and (
-            nvml.nvmlDeviceGetMemoryInfo(device, ctypes.byref(memory)) == 0
-        ):
-            found.append(Device(memory.total, memory.free))
+        failed = nvml.nvmlDeviceGetHandleByIndex_v2(index, ctypes.byref(device))
+        if not (failed or nvml.nvmlDeviceGetMemoryInfo_v2(device, ctypes.byref(memory))):
+            found.append(Device(memory.total - memory.reserved, memory.free))
     nvml.nvmlShutdown()
     return tuple(found)
 
