@@ -4,6 +4,7 @@ Everything that a rule counts with is derived here, once. Only what is read is r
 Numbers count accelerators, sequences or tokens; batches are counted in prompts, before `rollout.n` answers each.
 """
 
+import functools
 import os
 import re
 from collections.abc import Mapping
@@ -201,6 +202,11 @@ class View:
             return default
         return default if found is None else found
 
+    def number(self, key: str, default: int) -> int:
+        """The whole number at a key; the default where there is something else, which another rule reports."""
+        found = self.setting(key)
+        return found if isinstance(found, int) and not isinstance(found, bool) else default
+
     def variable(self, name: str) -> str | None:
         """An environment variable as the trainer will have it: of the platform's block, else of this shell."""
         key = f"platform.env.{name}"
@@ -213,12 +219,22 @@ class View:
         value = self.setting(key)
         return None if value is None else as_text(value)
 
+    @functools.cached_property
+    def verl(self) -> Mapping[str, Any]:
+        """verl's own tree, as plain data."""
+        return verl_tree.read(self.tree)
+
+    def default(self, key: str) -> Any:
+        """What stands at a key in verl's own tree, None without one."""
+        found: Any = self.verl
+        for part in key.split("."):
+            found = found.get(part) if isinstance(found, Mapping) else None
+        return found
+
     def changed(self, key: str) -> bool:
         """Whether a key has a plain value of its own, another than verl's: then somebody wanted it."""
-        own: Any = verl_tree.read(self.tree)
-        for part in key.split("."):
-            own = own.get(part) if isinstance(own, dict) else None
-        return self.has(key) and self.values.written(key) != own and not self.follows(key)
+        written = self.values.written(key)
+        return written != self.default(key) and self.has(key) and "${" not in str(written)
 
     def has(self, key: str) -> bool:
         """Whether a key is there, so that an override of it needs no `+`."""

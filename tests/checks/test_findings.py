@@ -80,7 +80,7 @@ def test_every_rule_says_in_one_line_what_holds_when_it_is_quiet():
         first, *rest = inspect.getdoc(rule).split("\n\n")
         assert first.endswith("."), name
         assert "\n" not in first, name
-        assert re.match(r"(verl|vLLM|CUDA|HCCL|VeOmni|opd_conf): \S", rest[-1]), name
+        assert re.match(r"(verl|vLLM|CUDA|HCCL|VeOmni|TransferQueue|opd_conf): \S", rest[-1]), name
 
 
 def test_every_rule_is_tested():

@@ -10,6 +10,7 @@ from types import FunctionType, ModuleType
 from omegaconf import DictConfig
 
 from opd_conf.checks import (
+    asynchronous,
     batch,
     choices,
     data,
@@ -22,9 +23,12 @@ from opd_conf.checks import (
     models,
     packages,
     placement,
+    rewards,
     rollout,
     teachers,
     tokenizers,
+    trainer,
+    unused,
     values,
     veomni,
 )
@@ -52,8 +56,8 @@ def _rules_of(module: ModuleType) -> list[Rule]:
 RULES: dict[str, Rule] = {
     rule.__name__: rule
     for module in (
-        *(loss, batch, placement, teachers, rollout, engine, veomni, choices),
-        *(memory, environment, packages, files, data, models, tokenizers, keys, values),
+        *(loss, rewards, batch, placement, teachers, rollout, engine, veomni, trainer, asynchronous),
+        *(choices, unused, memory, environment, packages, files, data, models, tokenizers, keys, values),
     )
     for rule in _rules_of(module)
 }

@@ -77,9 +77,9 @@ def shards_divide_ranks(run: View) -> Iterator[Finding]:
     verl: workers/engine/fsdp/utils.py:create_device_mesh, workers/engine/veomni/transformer_impl.py.
     """
     key = f"{ACTOR}.{run.engine}.fsdp_size"
-    size = run.setting(key)
+    size = run.number(key, -1)
     ranks = run.data_parallel if run.engine == "veomni" else run.student_world
-    if run.engine in ULYSSES and isinstance(size, int) and (size == 0 or (0 < size < ranks and ranks % size)):
+    if run.engine in ULYSSES and (size == 0 or (0 < size < ranks and ranks % size)):
         yield error(
             key,
             "trainer.n_gpus_per_node",

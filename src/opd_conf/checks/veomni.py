@@ -101,10 +101,10 @@ def veomni_experts(run: View) -> Iterator[Finding]:
     VeOmni: distributed/parallel_state.py:init_parallel_state, distributed/torch_parallelize.py.
     """
     key = f"{BLOCK}.expert_parallel_size"
-    size = run.setting(key, 1)
-    if run.engine != "veomni" or not isinstance(size, int) or size < 2:
+    size = run.number(key, 1)
+    if run.engine != "veomni" or size < 2:
         return
-    shards = run.setting(f"{BLOCK}.fsdp_size", -1)
+    shards = run.number(f"{BLOCK}.fsdp_size", -1)
     ranks = (shards if 0 < shards < run.data_parallel else run.data_parallel) * run.sequence_parallel
     facts = models.facts(run.student_path) if run.student_path else None
     if facts and facts.experts is None:
@@ -178,7 +178,7 @@ def veomni_lora(run: View) -> Iterator[Finding]:
     verl: workers/engine/veomni/transformer_impl.py:get_per_tensor_param.
     """
     keys = [f"actor_rollout_ref.model.{name}" for name in ("lora_rank", "lora.rank")]
-    given = [key for key in keys if isinstance(rank := run.setting(key), int) and rank > 0]
+    given = [key for key in keys if run.number(key, 0) > 0]
     if run.engine == "veomni" and given:
         yield error(
             *given,
