@@ -32,14 +32,23 @@ class Part:
         return (self.model.config if self.model else None) or {}
 
 
+_latest: list[tuple[View, list[Part]]] = []
+"""The run that was asked about last, for the next rule."""
+
+
 def parts(run: View) -> list[Part]:
     """Student, then teachers; those without a path, which another rule reports, are left out."""
-    path, tokenizer = (run.setting(f"{STUDENT}.{name}") for name in ("path", "tokenizer_path"))
+    if not (_latest and _latest[0][0] is run):
+        _latest[:] = [(run, _parts(run))]
+    return _latest[0][1]
+
+
+def _parts(run: View) -> list[Part]:
     found = []
-    if isinstance(path, str):
-        model = model_files.find(path, run.variable)
+    if run.student_path is not None:
+        model, tokenizer = model_files.find(run.student_path, run.variable), run.setting(f"{STUDENT}.tokenizer_path")
         own = model_files.find(tokenizer, run.variable) if isinstance(tokenizer, str) else model
-        found.append(Part("the student", f"{STUDENT}.path", path, run.rollout, model, own))
+        found.append(Part("the student", f"{STUDENT}.path", run.student_path, run.rollout, model, own))
     for teacher in run.teachers:
         if teacher.model_path:
             role = f"teacher {teacher.entry}" if run.named_teachers else "the teacher"
