@@ -48,6 +48,7 @@ SERVER_DEFAULTS: dict[str, Any] = {
 }
 """The same for its `inference` block: workers/config/rollout.py:RolloutConfig (there a missing name is MISSING)."""
 
+_ONE_KEY = re.compile(r"\$\{(?:oc\.select:)?([a-z][\w.]*)[,}]")
 _FROM_SHELL = re.compile(r"\$\{oc\.env:(\w+),\s*(.*)\}")
 
 
@@ -230,6 +231,11 @@ class View:
         for part in key.split("."):
             found = found.get(part) if isinstance(found, Mapping) else None
         return found
+
+    def origin(self, key: str) -> str:
+        """The key whose value a key takes over, through interpolations of one key each; the key itself otherwise."""
+        found = _ONE_KEY.match(str(self.values.written(key)))
+        return self.origin(found[1]) if found and self.has(found[1]) else key
 
     def changed(self, key: str) -> bool:
         """Whether a key has a plain value of its own, another than verl's: then somebody wanted it."""

@@ -92,3 +92,25 @@ def test_top_k_with_fixed_lengths(fires, quiet, key):
 def test_top_k_with_fixed_lengths_on_veomni(fires):
     key = f"{ACTOR}.veomni.pad_to_length"
     fires("top_k_unpadded", f"engine=veomni loss_mode=forward_kl_topk {key}=true", "exclude", f"{key}=false")
+
+
+def test_routes_are_replayed_for_packed_sequences(fires, quiet):
+    mode, packed = f"{ACTOR}.veomni.router_replay.mode", "actor_rollout_ref.model.use_remove_padding"
+    given = f"engine=veomni {mode}=R3"
+    fires("replay_packed", f"{given} {packed}=false", f"{mode} is R3, and sequences are not packed", f"{mode}=disabled")
+    quiet("replay_packed", given)
+    ref = "actor_rollout_ref.ref"
+    quiet("replay_packed", f"engine=veomni {ref}.veomni.router_replay.mode=R3")
+    fires(
+        "replay_packed",
+        f"engine=veomni {ACTOR}.use_kl_loss=true {ref}.log_prob_micro_batch_size_per_gpu=1 "
+        f"{ref}.veomni.router_replay.mode=R3",
+        f"({ref}.use_remove_padding)",
+        f"{ref}.veomni.router_replay.mode=disabled",
+    )
+
+
+def test_routes_are_recorded_in_a_pass_that_is_run(fires, quiet):
+    mode, bypass = f"{ACTOR}.veomni.router_replay.mode", "algorithm.rollout_correction.bypass_mode"
+    fires("replay_records", f"engine=veomni {mode}=R2 {bypass}=true", f"{mode} is R2", f"{bypass}=false")
+    quiet("replay_records", f"engine=veomni {mode}=R3 {bypass}=true")

@@ -102,3 +102,8 @@ def test_advantage_estimators_that_cannot_run(fires, name, message, fix):
 @pytest.mark.parametrize("name", ["grpo", "rloo", "gpg", "grpo_passk actor_rollout_ref.rollout.n=2"])
 def test_advantage_estimators_that_can(quiet, name):
     quiet("adv_estimator", f"algorithm.adv_estimator={name}")
+
+
+def test_a_critic_that_nothing_reads(fires, quiet):
+    fires("critic_off", "critic.enable=true", "A critic would be built from ~/models/", "critic.enable=null")
+    quiet("critic_off", "critic.enable=false")

@@ -18,6 +18,7 @@ from opd_conf.checks import (
     environment,
     files,
     keys,
+    limits,
     loss,
     memory,
     models,
@@ -57,7 +58,7 @@ RULES: dict[str, Rule] = {
     rule.__name__: rule
     for module in (
         *(loss, rewards, batch, placement, teachers, rollout, engine, veomni, trainer, asynchronous),
-        *(choices, unused, memory, environment, packages, files, data, models, tokenizers, keys, values),
+        *(choices, limits, unused, memory, environment, packages, files, data, models, tokenizers, keys, values),
     )
     for rule in _rules_of(module)
 }

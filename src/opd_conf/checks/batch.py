@@ -91,7 +91,9 @@ def micro_batch_set(run: View) -> Iterator[Finding]:
     """
     if run.dynamic:
         return
-    for way in (run.micro_batch, run.log_prob_micro_batch, run.ref_micro_batch):
+    needs_ref = [key for key in (f"{ACTOR}.use_kl_loss", "algorithm.use_kl_in_reward") if run.setting(key) is True]
+    ways = {run.micro_batch: (), run.log_prob_micro_batch: (), run.ref_micro_batch: needs_ref}
+    for way, needed_for in ways.items():
         if way is None or (way.per_gpu is not None and way.overall is None):
             continue
         if way.per_gpu is not None:
@@ -111,6 +113,8 @@ def micro_batch_set(run: View) -> Iterator[Finding]:
         yield error(
             f"{way.at}_per_gpu",
             way.at,
+            f"{ACTOR}.use_dynamic_bsz",
+            *needed_for,
             message=f"{way.at}_per_gpu is not set, and batches are not dynamic{old}.",
             fix=f"{way.at}_per_gpu=1{instead}",
         )

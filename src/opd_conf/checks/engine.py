@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from opd_conf.checks.finding import Finding, error
 from opd_conf.mistakes import nearest
-from opd_conf.view import ACTOR, View, largest_divisor
+from opd_conf.view import ACTOR, REF, View, largest_divisor
 
 STRATEGIES = {
     "fsdp_config": ("fsdp2", "fsdp", "fsdp_turbo"),
@@ -115,6 +115,38 @@ def top_k_unpadded(run: View) -> Iterator[Finding]:
             typed,
             message="pad_to_length and forward_kl_topk exclude each other: a RuntimeError at the first update.",
             fix=f"{typed}=false",
+        )
+
+
+def replay_packed(run: View) -> Iterator[Finding]:
+    """VeOmni replays the routes of experts for packed sequences only.
+
+    verl: workers/config/actor.py:VeOmniActorConfig.__post_init__.
+    """
+    for worker in (ACTOR, REF) if run.engine == "veomni" else ():
+        key, packed = f"{worker}.veomni.router_replay.mode", run.origin(f"{worker}.use_remove_padding")
+        built = worker == ACTOR or run.ref_micro_batch is not None
+        if built and run.setting(key) in ("R2", "R3") and run.setting(packed) is not True:
+            yield error(
+                key,
+                packed,
+                message=f"{key} is {run.setting(key)}, and sequences are not packed ({packed}).",
+                fix=run.set(key, "disabled"),
+            )
+
+
+def replay_records(run: View) -> Iterator[Finding]:
+    """Replay R2 records routes in a forward pass that bypass_mode leaves out.
+
+    verl: utils/config.py:_validate_router_replay_config.
+    """
+    key, bypass = f"{ACTOR}.{run.engine}.router_replay.mode", "algorithm.rollout_correction.bypass_mode"
+    if run.setting(key) == "R2" and run.setting(bypass):
+        yield error(
+            key,
+            bypass,
+            message=f"{key} is R2, which records routes in the pass that bypass_mode leaves out.",
+            fix=f"{bypass}=false",
         )
 
 

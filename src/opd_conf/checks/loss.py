@@ -174,6 +174,20 @@ def adv_estimator(run: View) -> Iterator[Finding]:
     )
 
 
+def critic_off(run: View) -> Iterator[Finding]:
+    """No critic is built: no advantage estimator that can be used here reads its values.
+
+    verl: trainer/ppo/utils.py:need_critic.
+    """
+    if run.setting("critic.enable") is True:
+        yield error(
+            "critic.enable",
+            message=f"A critic would be built from {run.setting('critic.model.path')} and trained, and nothing reads "
+            "its values.",
+            fix="critic.enable=null",
+        )
+
+
 def _topk_key(run: View) -> str:
     """Where topk is set: our own key, unless verl's was given a number of its own."""
     return "topk" if run.follows(f"{LOSS}.topk") else f"{LOSS}.topk"

@@ -80,14 +80,15 @@ def teacher_key(run: View) -> Iterator[Finding]:
     for teacher in run.teachers if run.named_teachers else ():
         key = f"{teacher.prefix}.key"
         if teacher.key is None:
-            problem = f"Teacher {teacher.entry} has no key"
+            problem, keys = f"Teacher {teacher.entry} has no key", [key]
         elif teacher.key in seen:
             problem = f"Teachers {seen[teacher.key]} and {teacher.entry} have the same key, {teacher.key}"
+            keys = [key, f"{TEACHERS}.{seen[teacher.key]}.key"]
         else:
             seen[teacher.key] = teacher.entry
             continue
         yield error(
-            key,
+            *keys,
             message=f"{problem}; it names the rows (by the column distillation.teacher_key) that are its own.",
             fix=run.set(key, "VALUE_IN_THE_DATA"),
         )
@@ -123,15 +124,15 @@ def teacher_context(run: View) -> Iterator[Finding]:
         needed = max(run.sequence_length, told) + 1
         if teacher.max_model_len is not None and teacher.max_model_len < needed:
             key = f"{teacher.at}.max_model_len"
-            lengths = (
-                f"{run.prompt_length} + {run.response_length}"
-                if told <= run.sequence_length
-                else f"{teacher.prompt_length} + {teacher.response_length} (its prompt_length and response_length)"
-            )
+            if told <= run.sequence_length:
+                lengths = f"{run.prompt_length} + {run.response_length}"
+                at = ("data.max_prompt_length", "data.max_response_length")
+            else:
+                lengths = f"{teacher.prompt_length} + {teacher.response_length} (its prompt_length and response_length)"
+                at = (f"{teacher.at}.prompt_length", f"{teacher.at}.response_length")
             yield error(
                 key,
-                "data.max_prompt_length",
-                "data.max_response_length",
+                *at,
                 message=f"Teacher {teacher.entry} holds {teacher.max_model_len} tokens and needs {lengths} + 1 = "
                 f"{needed}: longer sequences fail one by one, and only the log says so.",
                 fix=run.set(key, needed),
@@ -165,6 +166,7 @@ def teachers_fill_pool(run: View) -> Iterator[Finding]:
     parts = " + ".join(f"{teacher.entry} {teacher.num_replicas} x {teacher.accelerators}" for teacher in run.teachers)
     yield error(
         *(f"{teacher.prefix}.num_replicas" for teacher in run.teachers),
+        *(f"{teacher.at}.{name}" for teacher in run.teachers for name in PARALLEL),
         *POOL,
         message=f"The teachers take {parts} = {used} accelerators (replicas x size of one), and the teacher pool has "
         f"{run.teacher_nodes} x {run.teacher_per_node} = {run.teacher_pool}; verl wants them equal.",
