@@ -238,3 +238,7 @@ def test_dataclasses_are_read_as_python_reads_them():
             name
         )
     assert len(compared) > 30
+
+
+def test_fields_of_servers_that_our_files_set_are_verls():
+    assert set(keys.OF_SERVERS) <= {item.name for item in dataclasses.fields(RolloutConfig)}

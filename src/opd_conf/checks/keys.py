@@ -40,6 +40,9 @@ READ = (
 )
 """Keys that no tree has and verl reads: utils/dataset/rl_dataset.py:RLHFDataset, trainer_base.py:_save_checkpoint."""
 
+OF_SERVERS = ("enable_sleep_mode",)
+"""Fields of workers/config/rollout.py:RolloutConfig that our own files set: known without reading its source."""
+
 DATACLASS_FILES = (
     "workers/config/*.py",
     "trainer/config/*.py",
@@ -129,7 +132,10 @@ def _accepted(path: Names, tree: Mapping[str, Any]) -> bool:
     """Whether a key that verl's tree lacks is read all the same: a dataclass has it, or anything goes there."""
     key = ".".join(path)
     return (
-        key in READ or any(f"{key}.".startswith(f"{block}.") for block in OPEN) or _owner(path, tree) in (None, "dict")
+        key in READ
+        or path[-1] in OF_SERVERS
+        or any(f"{key}.".startswith(f"{block}.") for block in OPEN)
+        or _owner(path, tree) in (None, "dict")
     )
 
 
