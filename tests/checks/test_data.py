@@ -63,6 +63,8 @@ IDS = {
     "images_reach_vision_models",
     "teachers_cover_data",
     "rows_fill_batch",
+    "patches_counted",
+    "videos_reach_teacher",
 }
 
 
@@ -323,3 +325,23 @@ def test_no_rows_to_validate_with(say, write, tmp_path):
     pq.write_table(pa.Table.from_pylist([row()]).slice(0, 0), tmp_path / "none.parquet")
     [finding] = say(data.rows_fill_batch, settings | {VAL: str(tmp_path / "none.parquet")})
     assert finding.message == "data.val_files has no rows; verl wants some."
+
+
+def test_patches_of_pictures(write, say):
+    settings = {"data.image_patch_size": 14}
+    [finding] = say(data.patches_counted, settings)
+    assert (finding.severity, finding.fix) == ("warning", "data.image_patch_size=16")
+    assert "Qwen/Qwen3.5-2B sees patches of 16: the length filter counts 1.31 times" in finding.message
+    for fine in ({}, {"data.image_patch_size": None}, settings | {"data.filter_overlong_prompts": False}):
+        assert say(data.patches_counted, fine) == []
+    assert say(data.patches_counted, settings | {STUDENT: "Qwen/Qwen2.5-0.5B"}) == []
+    assert say(data.patches_counted, settings | write(row())) == []  # no pictures
+    assert len(say(data.patches_counted, settings | write(row(images=[])))) == 1
+
+
+def test_videos_between_kinds_of_servers(write, say):
+    other = {f"{TEACHERS}.teacher_model.inference.name": "sglang"}
+    [finding] = say(data.videos_reach_teacher, other | write(row(videos=["film.mp4"])))
+    assert (finding.severity, finding.fix) == ("warning", f"{TEACHERS}.teacher_model.inference.name=vllm")
+    assert say(data.videos_reach_teacher, write(row(videos=["film.mp4"]))) == []
+    assert say(data.videos_reach_teacher, other | write(row())) == []

@@ -1,5 +1,6 @@
 """Rules about environment variables, and how the trainer's are worked out."""
 
+import os
 from typing import Any
 
 import pytest
@@ -132,3 +133,28 @@ def test_blocking_launches(one, say):
     assert "ASCEND_LAUNCH_BLOCKING is 1" in message
     assert len(say(environment.launches_unblocked, {f"{ENV}.CUDA_LAUNCH_BLOCKING": 1})) == 1
     assert say(environment.launches_unblocked, {f"{ENV}.ASCEND_LAUNCH_BLOCKING": 1}) == []
+
+
+@pytest.mark.parametrize(
+    ("value", "fine"),
+    [("auto", True), ("60000-60050", True), ("60000-60010,60020-60050", True), ("60050-60000", False), ("many", False)],
+)
+def test_ranges_of_ports(say, value, fine):
+    found = say(environment.hccl_ports, {f"{ENV}.HCCL_NPU_SOCKET_PORT_RANGE": value}, NPU)
+    assert [finding.fix for finding in found] == ([] if fine else [f"{ENV}.HCCL_NPU_SOCKET_PORT_RANGE=auto"])
+    assert say(environment.hccl_ports, {f"{ENV}.HCCL_NPU_SOCKET_PORT_RANGE": value}) == []
+
+
+def test_links_that_only_this_shell_knows(say, monkeypatch):
+    for name in [name for name in os.environ if name.startswith(environment.ON_EACH_NODE)]:
+        monkeypatch.delenv(name)
+    two = {"cluster.nodes": 2}
+    assert say(environment.links_set_on_each_node, two) == []
+    monkeypatch.setenv("NCCL_IB_HCA", "mlx5_0")
+    monkeypatch.setenv("NCCL_SOCKET_IFNAME", "eth0")  # the platform's block hands it on
+    [finding] = say(environment.links_set_on_each_node, two)
+    assert (finding.severity, finding.fix) == ("note", "'+platform.env.NCCL_IB_HCA=${oc.env:NCCL_IB_HCA}'")
+    assert "NCCL_IB_HCA is set in this shell, and there are 2 nodes" in finding.message
+    assert say(environment.links_set_on_each_node, {}) == []
+    assert say(environment.links_set_on_each_node, two | {"action": "script"}) == []
+    assert say(environment.links_set_on_each_node, two | {f"{ENV}.NCCL_IB_HCA": "mlx5_0"}) == []

@@ -120,7 +120,7 @@ def test_packages_without_bytecode(install, monkeypatch, tmp_path, say):
     for package, module in packages.BYTECODE.items():
         (tmp_path / package / module).parent.mkdir(parents=True)
         (tmp_path / package / module).touch()
-    monkeypatch.setattr(packages, "_folder", lambda package: tmp_path / package)
+    monkeypatch.setattr(packages, "package_folder", lambda package: tmp_path / package)
     [finding] = say(packages.bytecode_there, {})
     assert finding.severity == "warning"
     assert "Without compiled bytecode: verl, vllm." in finding.message

@@ -135,3 +135,10 @@ def test_tensor_parallel_groups_over_nodes(fires, at, pool):
 )
 def test_tensor_parallel_groups_within_nodes(quiet, overrides):
     quiet("data_parallel_fits_nodes", overrides)
+
+
+def test_validation_cannot_sample_at_no_temperature(fires, quiet):
+    key, sampled = f"{ROLLOUT}.temperature", f"{ROLLOUT}.val_kwargs.do_sample=true"
+    fires("validation_samples", f"{key}=0 {sampled}", "is 0, and validation is to sample", f"{key}=1.0")
+    quiet("validation_samples", sampled)
+    quiet("validation_samples", f"{key}=0")

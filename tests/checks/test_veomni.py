@@ -129,3 +129,13 @@ def test_lora(fires, quiet, name):
     key = f"actor_rollout_ref.model.{name}"
     fires("veomni_lora", f"{RUN} {key}=8", f"{key} is 8, and verl's VeOmni engine has no LoRA", f"{key}=0")
     quiet("veomni_lora", f"{key}=8")
+
+
+def test_a_rate_that_falls_to_nothing(say):
+    groups = ("platform=gpu", "student=qwen3_5_2b", "teacher=qwen3_5_35b_a3b", RUN)
+    kind, lowest = (f"actor_rollout_ref.actor.optim.{name}" for name in ("lr_scheduler_type", "lr_min"))
+    [finding] = say(veomni.veomni_rate_falls, {kind: "cosine"}, groups)
+    assert (finding.severity, finding.fix) == ("note", f"{kind}=constant")
+    assert "falls from 1e-06 to 0 over the run (cosine, lr_min=0)" in finding.message
+    assert say(veomni.veomni_rate_falls, {kind: "cosine", lowest: 1e-7}, groups) == []
+    assert say(veomni.veomni_rate_falls, {}, groups) == []

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from opd_conf import model_files, verl_tree
+from opd_conf import model_files, models, verl_tree
 from opd_conf.checks.finding import Finding, error, note, warning
 from opd_conf.checks.models import parts
 from opd_conf.errors import UserError
@@ -351,6 +351,45 @@ def images_reach_vision_models(run: View) -> Iterator[Finding]:
                 message=f"{asked[0].file} has rows with pictures for {part.role}, and {part.path} has no vision part: "
                 "they would fail one by one.",
                 fix=f"{part.key}=MODEL   # one with vision",
+            )
+
+
+def patches_counted(run: View) -> Iterator[Finding]:
+    """The length filter counts pictures in the student's own patches: verl's 14 is none of Qwen3-VL's or Qwen3.5's.
+
+    verl: utils/dataset/rl_dataset.py:RLHFDataset.__init__; null takes the processor's own.
+    """
+    key, column = "data.image_patch_size", _key(run, "image_key")
+    size = run.number(key, 0)
+    known = models.facts(run.student_path, run.variable) if run.student_path else None
+    own = known.tower.patch if known and known.tower else size
+    seen = [sample for sample in _samples(run, "train_files") if sample.problem is None]
+    text_only = bool(seen) and not any(column in sample.columns for sample in seen)
+    if size and size != own and not text_only and run.setting("data.filter_overlong_prompts") is True:
+        yield warning(
+            key,
+            "actor_rollout_ref.model.path",
+            message=f"{key} is {size}, and {run.student_path} sees patches of {own}: the length filter counts "
+            f"{(own / size) ** 2:.2f} times as many tokens a picture as there are.",
+            fix=f"{key}={own}",
+        )
+
+
+def videos_reach_teacher(run: View) -> Iterator[Finding]:
+    """Rows with videos meet one kind of server: vLLM is handed frames, SGLang what the processor made of them.
+
+    verl: workers/rollout/llm_server.py:LLMServerClient.generate asks for the student's kind alone.
+    """
+    column = _key(run, "video_key")
+    others = [teacher for teacher in run.teachers if teacher.backend != run.rollout.backend]
+    for which, sample in _sets(run) if others else ():
+        if which == "data.train_files" and (files := [found.file for found in sample if column in found.columns]):
+            yield warning(
+                f"{others[0].at}.name",
+                which,
+                message=f"{files[0]} has a column {column}, and the student is served by {run.rollout.backend}, "
+                f"teacher {others[0].entry} by {others[0].backend}: samples with videos would fail one by one.",
+                fix=run.set(f"{others[0].at}.name", run.rollout.backend),
             )
 
 

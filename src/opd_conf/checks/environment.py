@@ -1,5 +1,7 @@
 """Environment variables that hurt, as every process of the run will have them."""
 
+import os
+import re
 import shlex
 from collections.abc import Iterator
 
@@ -127,6 +129,57 @@ def hccl_patience(run: View) -> Iterator[Finding]:
             f"{BLOCK}.{name}",
             message=f"{name} {told}, and there are {nodes} nodes: a rank that loads more slowly ends the run.",
             fix=f"++{BLOCK}.{name}=1500",
+        )
+
+
+def hccl_ports(run: View) -> Iterator[Finding]:
+    """HCCL's ranges of ports are ranges, or `auto`.
+
+    verl: trainer/constants_ppo.py:PPO_RAY_RUNTIME_ENV, which has `auto` where nothing is set.
+    """
+    for name in ("HCCL_HOST_SOCKET_PORT_RANGE", "HCCL_NPU_SOCKET_PORT_RANGE"):
+        value = run.variable(name) if run.platform == "npu" else None
+        if value and value != "auto" and not all(map(_is_range, value.split(","))):
+            yield error(
+                f"{BLOCK}.{name}",
+                message=f"{name} is {value}; HCCL takes auto, or ranges of ports as 60000-60050.",
+                fix=f"{BLOCK}.{name}=auto",
+            )
+
+
+def _is_range(text: str) -> bool:
+    found = re.fullmatch(r"\s*(\d+)(?:-(\d+))?\s*", text)
+    return found is not None and 0 < int(found[1]) <= int(found[2] or found[1]) < 65536
+
+
+ON_EACH_NODE = (
+    "NCCL_IB",
+    "NCCL_NET",
+    "NCCL_P2P",
+    "NCCL_SOCKET",
+    "NCCL_TOPO",
+    "GLOO_",
+    "HCCL_IF",
+    "HCCL_SOCKET",
+    "UCX_",
+)
+"""Beginnings of variables about a node's links, which verl does not pass on to others."""
+
+
+def links_set_on_each_node(run: View) -> Iterator[Finding]:
+    """With several nodes, variables about links are handed to all of them, not set in this shell alone.
+
+    verl: trainer/constants_ppo.py:get_ppo_ray_runtime_env.
+    """
+    if run.cluster_nodes < 2 or run.action not in ("train", "check"):
+        return
+    here = sorted(name for name in os.environ if name.startswith(ON_EACH_NODE) and not run.has(f"{BLOCK}.{name}"))
+    if here:
+        yield note(
+            BLOCK,
+            message=f"{', '.join(here)} {'is' if len(here) == 1 else 'are'} set in this shell, and there are "
+            f"{run.cluster_nodes} nodes: the others have what `ray start` had there.",
+            fix=" ".join(shlex.quote(f"+{BLOCK}.{name}=${{oc.env:{name}}}") for name in here),
         )
 
 

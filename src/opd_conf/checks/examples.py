@@ -28,11 +28,12 @@ RUN = ("platform=gpu", "student=qwen3_5_2b", "teacher=qwen3_5_35b_a3b")
 
 @dataclass(frozen=True)
 class Example:
-    """What is typed after RUN; `files` (relative path → text, or data written as JSON) and packages to be found."""
+    """What is typed after RUN; files by relative path (text, or data for JSON), packages to be found, variables."""
 
     typed: str
     files: dict[str, Any] = field(default_factory=dict)
     installed: dict[str, str] = field(default_factory=dict)
+    shell: dict[str, str] = field(default_factory=dict)
 
     @property
     def overrides(self) -> tuple[str, ...]:
@@ -77,16 +78,14 @@ def _chosen(groups: tuple[str, ...]) -> bytes:
 @contextlib.contextmanager
 def _world(example: Example) -> Iterator[None]:
     """A folder with the example's files to be in, and its packages before all others."""
-    if not example.files and not example.installed:
-        yield
-        return
-    here = os.getcwd()
+    here, variables = os.getcwd(), dict(os.environ)
     with tempfile.TemporaryDirectory() as folder:
         for name, version in example.installed.items():
             _write(Path(folder, f"{name}-{version}.dist-info", "METADATA"), f"Name: {name}\nVersion: {version}\n")
         for name, content in example.files.items():
             _write(Path(folder, name), content)
         os.chdir(folder)
+        os.environ.update(example.shell)
         sys.path.insert(0, folder)
         _forget()
         try:
@@ -94,6 +93,8 @@ def _world(example: Example) -> Iterator[None]:
         finally:
             sys.path.remove(folder)
             os.chdir(here)
+            os.environ.clear()
+            os.environ.update(variables)
             _forget()
 
 
@@ -109,5 +110,5 @@ def _write(path: Path, content: Any) -> None:
 
 
 def _forget() -> None:
-    for remembered in (packages.installed, packages._folder):
+    for remembered in (packages.installed, packages.package_folder):
         remembered.cache_clear()

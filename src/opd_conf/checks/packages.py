@@ -142,7 +142,7 @@ def bytecode_there(run: View) -> Iterator[Finding]:
         folder
         for package, module in BYTECODE.items()
         if package in ("verl", run.rollout.backend)
-        and (folder := _folder(package))
+        and (folder := package_folder(package))
         and (folder / module).is_file()
         and not _compiled(folder / module)
     ]
@@ -157,7 +157,7 @@ def bytecode_there(run: View) -> Iterator[Finding]:
 
 
 @functools.cache
-def _folder(package: str) -> Path | None:
+def package_folder(package: str) -> Path | None:
     if package == "verl":
         try:
             return verl_tree.package_folder()

@@ -125,6 +125,21 @@ def rollout_context(run: View) -> Iterator[Finding]:
         )
 
 
+def validation_samples(run: View) -> Iterator[Finding]:
+    """Where validation is to sample, answers have a temperature.
+
+    verl: utils/config.py:validate_config.
+    """
+    key = f"{ROLLOUT}.temperature"
+    if run.setting(f"{ROLLOUT}.val_kwargs.do_sample") is True and run.setting(key) == 0:
+        yield error(
+            key,
+            f"{ROLLOUT}.val_kwargs.do_sample",
+            message=f"{key} is 0, and validation is to sample (val_kwargs.do_sample): verl stops.",
+            fix=f"{key}=1.0",
+        )
+
+
 def _spare(run: View) -> int:
     """Tokens that a server keeps beside the sequence."""
     return 1 if run.rollout.backend == "sglang" else 0

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from opd_conf import model_files, models
-from opd_conf.checks.finding import Finding, error
+from opd_conf.checks.finding import Finding, error, note
 from opd_conf.checks.models import parts
 from opd_conf.view import ACTOR, View, is_qwen3_5, largest_divisor
 
@@ -106,7 +106,7 @@ def veomni_experts(run: View) -> Iterator[Finding]:
         return
     shards = run.number(f"{BLOCK}.fsdp_size", -1)
     ranks = (shards if 0 < shards < run.data_parallel else run.data_parallel) * run.sequence_parallel
-    facts = models.facts(run.student_path) if run.student_path else None
+    facts = models.facts(run.student_path, run.variable) if run.student_path else None
     if facts and facts.experts is None:
         message = f"{key} is {size}, and {run.student_path} has no experts: VeOmni has no plan to share them."
         yield error(key, "actor_rollout_ref.model.path", message=message, fix=f"{key}=1")
@@ -122,7 +122,7 @@ def veomni_kernels(run: View) -> Iterator[Finding]:
     """
     if run.engine != "veomni" or run.platform not in ("gpu", "npu"):
         return
-    facts = models.facts(run.student_path) if run.student_path else None
+    facts = models.facts(run.student_path, run.variable) if run.student_path else None
     unused: tuple[str, ...] = () if is_qwen3_5(run.student_path or "") else LINEAR
     unused += ("moe",) if facts and facts.experts is None else ()
     for operation, by_device in KERNELS.items():
@@ -170,6 +170,22 @@ def veomni_vision(run: View) -> Iterator[Finding]:
                 message=f"{part.path} is of type {kind}; pictures reach VeOmni for {', '.join(VISION)} alone.",
                 fix="engine=fsdp2",
             )
+
+
+def veomni_rate_falls(run: View) -> Iterator[Finding]:
+    """The learning rate ends above 0: VeOmni's decay goes down to lr_min, which is 0 unless set.
+
+    verl: workers/engine/veomni/transformer_impl.py:_build_lr_scheduler.
+    """
+    kind, lowest = f"{ACTOR}.optim.lr_scheduler_type", f"{ACTOR}.optim.lr_min"
+    if run.engine == "veomni" and run.setting(kind) in ("linear", "cosine") and run.setting(lowest) == 0:
+        yield note(
+            kind,
+            lowest,
+            message=f"The learning rate falls from {run.setting(f'{ACTOR}.optim.lr')} to 0 over the run "
+            f"({run.setting(kind)}, lr_min=0).",
+            fix=f"{kind}=constant",
+        )
 
 
 def veomni_lora(run: View) -> Iterator[Finding]:
