@@ -326,3 +326,12 @@ def test_what_verl_refuses_is_refused_by_name(run):
         said = refusals(*run)
         for rule in {finding.id for finding in errors(*run)}:
             event(f"{'verl too' if said else 'ours alone'}: {rule}")
+
+
+@pytest.mark.parametrize("groups", CHOICES)
+def test_every_setting_was_taken_back(groups):
+    config, before = chosen(groups)
+    known, _ = tables(groups)
+    with judge.changed(groups, {key: values[-1] for key, values in known.items()}):
+        assert OmegaConf.to_container(config) != before.raw
+    assert OmegaConf.to_container(config) == before.raw
