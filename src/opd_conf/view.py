@@ -122,6 +122,7 @@ class View:
 
     cluster_nodes: int
     cluster_per_node: int
+    cluster_cpus: int | None
     student_nodes: int
     student_per_node: int
     teacher_nodes: int
@@ -286,6 +287,7 @@ def view(config: DictConfig) -> View:
         fused_kernels=read.flag("actor_rollout_ref.model.use_fused_kernels"),
         cluster_nodes=read.size("cluster.nodes"),
         cluster_per_node=read.size("cluster.accelerators_per_node"),
+        cluster_cpus=read.optional_size("cluster.cpus_per_node"),
         student_nodes=read.size("trainer.nnodes"),
         student_per_node=read.size("trainer.n_gpus_per_node"),
         teacher_nodes=read.size("distillation.nnodes"),

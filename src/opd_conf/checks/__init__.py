@@ -13,6 +13,7 @@ from opd_conf.checks import (
     asynchronous,
     batch,
     choices,
+    cluster,
     data,
     engine,
     environment,
@@ -58,7 +59,7 @@ def _rules_of(module: ModuleType) -> list[Rule]:
 RULES: dict[str, Rule] = {
     rule.__name__: rule
     for module in (
-        *(loss, rewards, batch, placement, teachers, rollout, servers, engine, veomni, trainer, asynchronous),
+        *(loss, rewards, batch, placement, cluster, teachers, rollout, servers, engine, veomni, trainer, asynchronous),
         *(choices, limits, unused, memory, environment, packages, files, data, models, tokenizers, keys, values),
     )
     for rule in _rules_of(module)

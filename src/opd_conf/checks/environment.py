@@ -5,6 +5,7 @@ import re
 import shlex
 from collections.abc import Iterator
 
+from opd_conf import nodes, platforms
 from opd_conf.checks.finding import Finding, error, note, warning
 from opd_conf.view import View
 
@@ -195,3 +196,18 @@ def launches_unblocked(run: View) -> Iterator[Finding]:
                 message=f"{name} is 1: every kernel waits for the one before. Good for stack traces, and slow.",
                 fix=f"++{BLOCK}.{name}=null",
             )
+
+
+def npu_versions_readable(run: View) -> Iterator[Finding]:
+    """On a machine with NPUs, npu-smi and CANN tell their versions.
+
+    verl: utils/device.py:get_npu_versions, a RuntimeError in each of the student's workers.
+    """
+    if run.platform != "npu" or run.action not in ("train", "check"):
+        return
+    if reason := nodes.probe([], {}, platforms.environment(run.values.config))["npu"]:
+        yield error(
+            "platform",
+            message=f"verl's workers would stop: {reason}.",
+            fix="source /usr/local/Ascend/ascend-toolkit/set_env.sh",
+        )

@@ -12,11 +12,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import yaml
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig, OmegaConf
 
+from opd_conf import live, nodes
 from opd_conf.checks import RULES, packages
 from opd_conf.checks.finding import Finding
 from opd_conf.compose import compose, conf_folder
@@ -28,12 +30,23 @@ RUN = ("platform=gpu", "student=qwen3_5_2b", "teacher=qwen3_5_35b_a3b")
 
 @dataclass(frozen=True)
 class Example:
+<<<<<<< HEAD
     """What is typed after RUN; files by relative path (text, or data for JSON), packages to be found, variables."""
+=======
+    """What is typed after RUN; `files` (relative path → text, or data written as JSON) and packages to be found.
+
+    `cluster`: what nodes.py tells of a Ray cluster that runs; a file `dev/davinci0` makes the machine one with NPUs.
+    """
+>>>>>>> 4da397b (Place both pools with their CPUs as Ray does, and ask a running cluster's nodes)
 
     typed: str
     files: dict[str, Any] = field(default_factory=dict)
     installed: dict[str, str] = field(default_factory=dict)
+<<<<<<< HEAD
     shell: dict[str, str] = field(default_factory=dict)
+=======
+    cluster: dict[str, Any] = field(default_factory=dict)
+>>>>>>> 4da397b (Place both pools with their CPUs as Ray does, and ask a running cluster's nodes)
 
     @property
     def overrides(self) -> tuple[str, ...]:
@@ -77,8 +90,25 @@ def _chosen(groups: tuple[str, ...]) -> bytes:
 
 @contextlib.contextmanager
 def _world(example: Example) -> Iterator[None]:
+<<<<<<< HEAD
     """A folder with the example's files to be in, and its packages before all others."""
     here, variables = os.getcwd(), dict(os.environ)
+=======
+    """A folder with the example's files to be in, and its packages before all others; its cluster answers."""
+    if example.cluster:
+        with mock.patch.multiple(
+            live,
+            locate=lambda *_: "10.0.0.1:6379",
+            reachable=lambda *_: True,
+            ask=lambda address, *_: live.read(example.cluster, address),
+        ):
+            yield
+        return
+    if not example.files and not example.installed:
+        yield
+        return
+    here = os.getcwd()
+>>>>>>> 4da397b (Place both pools with their CPUs as Ray does, and ask a running cluster's nodes)
     with tempfile.TemporaryDirectory() as folder:
         for name, version in example.installed.items():
             _write(Path(folder, f"{name}-{version}.dist-info", "METADATA"), f"Name: {name}\nVersion: {version}\n")
@@ -89,7 +119,8 @@ def _world(example: Example) -> Iterator[None]:
         sys.path.insert(0, folder)
         _forget()
         try:
-            yield
+            with mock.patch.object(nodes, "probe", functools.partial(nodes.probe, dev=f"{folder}/dev")):
+                yield
         finally:
             sys.path.remove(folder)
             os.chdir(here)
