@@ -345,8 +345,8 @@ def nodes_have_memory(run: View) -> Iterator[Finding]:
             yield warning(
                 key,
                 ADDRESS,
-                message=f"The estimate counts with {room.size / hardware.GIB:g} GiB of a {thing} ({room.source}), and the "
-                f"smallest {thing} of the cluster has {min(sizes):g}.",
+                message=f"The estimate counts with {room.size / hardware.GIB:g} GiB of a {thing} ({room.source}), and "
+                f"the smallest {thing} of the cluster has {min(sizes):g}.",
                 fix=run.set(key, f"{min(sizes):g}"),
             )
 
