@@ -5,7 +5,7 @@ import re
 import shlex
 from collections.abc import Iterator
 
-from opd_conf import nodes, platforms
+from opd_conf import nodes
 from opd_conf.checks.finding import Finding, error, note, warning
 from opd_conf.view import View
 
@@ -205,7 +205,8 @@ def npu_versions_readable(run: View) -> Iterator[Finding]:
     """
     if run.platform != "npu" or run.action not in ("train", "check"):
         return
-    if reason := nodes.probe([], {}, platforms.environment(run.values.config))["npu"]:
+    names = ("PATH", "ASCEND_HOME_PATH", "ASCEND_VISIBLE_DEVICES")
+    if reason := nodes.probe([], {}, {name: value for name in names if (value := run.variable(name))})["npu"]:
         yield error(
             "platform",
             message=f"verl's workers would stop: {reason}.",
