@@ -30,23 +30,16 @@ RUN = ("platform=gpu", "student=qwen3_5_2b", "teacher=qwen3_5_35b_a3b")
 
 @dataclass(frozen=True)
 class Example:
-<<<<<<< HEAD
-    """What is typed after RUN; files by relative path (text, or data for JSON), packages to be found, variables."""
-=======
-    """What is typed after RUN; `files` (relative path → text, or data written as JSON) and packages to be found.
+    """What is typed after RUN; files by relative path (text, or data for JSON), packages to be found, variables.
 
     `cluster`: what nodes.py tells of a Ray cluster that runs; a file `dev/davinci0` makes the machine one with NPUs.
     """
->>>>>>> 4da397b (Place both pools with their CPUs as Ray does, and ask a running cluster's nodes)
 
     typed: str
     files: dict[str, Any] = field(default_factory=dict)
     installed: dict[str, str] = field(default_factory=dict)
-<<<<<<< HEAD
     shell: dict[str, str] = field(default_factory=dict)
-=======
     cluster: dict[str, Any] = field(default_factory=dict)
->>>>>>> 4da397b (Place both pools with their CPUs as Ray does, and ask a running cluster's nodes)
 
     @property
     def overrides(self) -> tuple[str, ...]:
@@ -90,10 +83,6 @@ def _chosen(groups: tuple[str, ...]) -> bytes:
 
 @contextlib.contextmanager
 def _world(example: Example) -> Iterator[None]:
-<<<<<<< HEAD
-    """A folder with the example's files to be in, and its packages before all others."""
-    here, variables = os.getcwd(), dict(os.environ)
-=======
     """A folder with the example's files to be in, and its packages before all others; its cluster answers."""
     if example.cluster:
         with mock.patch.multiple(
@@ -104,11 +93,7 @@ def _world(example: Example) -> Iterator[None]:
         ):
             yield
         return
-    if not example.files and not example.installed:
-        yield
-        return
-    here = os.getcwd()
->>>>>>> 4da397b (Place both pools with their CPUs as Ray does, and ask a running cluster's nodes)
+    here, variables = os.getcwd(), dict(os.environ)
     with tempfile.TemporaryDirectory() as folder:
         for name, version in example.installed.items():
             _write(Path(folder, f"{name}-{version}.dist-info", "METADATA"), f"Name: {name}\nVersion: {version}\n")
