@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import yaml
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
@@ -49,6 +50,7 @@ SERVER_DEFAULTS: dict[str, Any] = {
 """The same for its `inference` block: workers/config/rollout.py:RolloutConfig (there a missing name is MISSING)."""
 
 _ONE_KEY = re.compile(r"\$\{(?:oc\.select:)?([a-z][\w.]*)[,}]")
+_SELECT = re.compile(r"\$\{oc\.select:[\w.]+,\s*([^${}]*)\}")
 _FROM_SHELL = re.compile(r"\$\{oc\.env:(\w+),\s*(.*)\}")
 
 
@@ -227,11 +229,12 @@ class View:
         return verl_tree.read(self.tree)
 
     def default(self, key: str) -> Any:
-        """What stands at a key in verl's own tree, None without one."""
+        """What stands at a key in verl's own tree, None without one; of `oc.select` what it falls back to."""
         found: Any = self.verl
         for part in key.split("."):
             found = found.get(part) if isinstance(found, Mapping) else None
-        return found
+        select = _SELECT.fullmatch(found) if isinstance(found, str) else None
+        return yaml.safe_load(select[1]) if select else found
 
     def origin(self, key: str) -> str:
         """The key whose value a key takes over, through interpolations of one key each; the key itself otherwise."""

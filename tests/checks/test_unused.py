@@ -22,7 +22,11 @@ VEOMNI = "engine=veomni"
             f"{ACTOR}.use_kl_loss=false",
         ),
         (f"{ACTOR}.kl_loss_coef=0.1", "from the teacher alone", f"{ACTOR}.kl_loss_coef=0.001"),
-        (f"{ACTOR}.fsdp_config.entropy_checkpointing=true", "no entropy", None),
+        (
+            f"{ACTOR}.fsdp_config.entropy_checkpointing=true",
+            "no entropy",
+            f"{ACTOR}.fsdp_config.entropy_checkpointing=false",
+        ),
         (f"{ACTOR}.grad_clip=0.5", "optim.clip_grad", f"{ACTOR}.grad_clip=1.0"),
         ("data.truncation=left", "filter_overlong_prompts", "data.truncation=error"),
         (f"{ROLLOUT}.do_sample=false", "by temperature alone", f"{ROLLOUT}.do_sample=true"),
@@ -55,9 +59,8 @@ def test_settings_without_an_effect(check, overrides, message, fix):
     [finding] = [finding for finding in check(*overrides.split()) if finding.id == "setting_unused"]
     assert finding.severity == "warning"
     assert message in finding.message
-    if fix:
-        assert finding.fix == fix
-        assert "setting_unused" not in [finding.id for finding in check(*overrides.split(), fix)]
+    assert finding.fix == fix
+    assert "setting_unused" not in [finding.id for finding in check(*overrides.split(), fix)]
 
 
 @pytest.mark.parametrize(
@@ -67,6 +70,7 @@ def test_settings_without_an_effect(check, overrides, message, fix):
         f"{LOSS}.use_task_rewards=true {ACTOR}.kl_loss_coef=0.1 {ACTOR}.entropy_coeff=0.01",
         f"{LOSS}.use_task_rewards=true {ACTOR}.entropy_coeff=0.01 {ACTOR}.entropy_checkpointing=true",
         f"{ACTOR}.optim.lr_warmup_steps=10",
+        f"{ACTOR}.fsdp_config.entropy_checkpointing=false",
         f"{ROLLOUT}.val_kwargs.do_sample=true {ROLLOUT}.val_kwargs.temperature=0.6",
         f"{VEOMNI} {MODEL}.use_fused_kernels=true",
         f"{MODEL}.enable_activation_offload=true",

@@ -95,6 +95,7 @@ def test_kernels_that_the_device_lacks(check, overrides, name, value, fix):
     [
         f"{RUN} {V}.rms_norm_implementation=liger_kernel {V}.chunk_gated_delta_rule_implementation=flash_qla",
         f"{TEXT} platform=npu {V}.rms_norm_implementation=npu {V}.cross_entropy_loss_implementation=chunk_loss",
+        f"{RUN} platform=npu",
         f"{TEXT} platform=npu {V}.causal_conv1d_implementation=fla {V}.moe_implementation=fused_quack",
     ],
 )

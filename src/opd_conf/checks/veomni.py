@@ -16,9 +16,9 @@ KERNELS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "rotary_pos_emb": (("liger_kernel", "triton"), ("npu", "liger_kernel")),
     "swiglu_mlp": (("liger_kernel",), ("liger_kernel",)),
     "load_balancing_loss": (("triton",), ("triton",)),
-    "rms_norm_gated": (("fla",), ("npu",)),
-    "causal_conv1d": (("fla",), ("npu",)),
-    "chunk_gated_delta_rule": (("fla", "flash_qla"), ("npu", "npu_ascendc")),
+    "rms_norm_gated": (("fla",), ()),
+    "causal_conv1d": (("fla",), ()),
+    "chunk_gated_delta_rule": (("fla", "flash_qla"), ()),
 }
 """Kernels beside `eager` by operation, on GPUs and on NPUs: veomni/arguments/arguments_types.py, of 0.1.12.
 
@@ -123,7 +123,8 @@ def veomni_kernels(run: View) -> Iterator[Finding]:
     if run.engine != "veomni" or run.platform not in ("gpu", "npu"):
         return
     facts = models.facts(run.student_path, run.variable) if run.student_path else None
-    unused: tuple[str, ...] = () if is_qwen3_5(run.student_path or "") else LINEAR
+    linear = run.platform == "gpu" and is_qwen3_5(run.student_path or "")  # on an NPU qwen3_5_on_veomni tells
+    unused: tuple[str, ...] = () if linear else LINEAR
     unused += ("moe",) if facts and facts.experts is None else ()
     for operation, by_device in KERNELS.items():
         if operation in unused:
