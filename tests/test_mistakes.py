@@ -52,6 +52,16 @@ def test_an_unknown_key_is_answered_with_the_likeliest(told, given, first):
     assert typed(message)[0] == first
 
 
+@pytest.mark.parametrize(
+    ("value", "first"), [("veomni", "engine=veomni"), ("dp", "engine=fsdp2"), ("megatron", "engine=fsdp2")]
+)
+def test_verls_way_to_choose_the_engine(told, value, first):
+    message = told(f"model_engine={value}")
+    assert message.startswith("verl's model_engine is the group engine here. Choices: fsdp2, veomni.")
+    assert typed(message)[0] == first
+    assert ("/verl/ppo_megatron_trainer@_global_" in message) == (value == "megatron")
+
+
 def test_a_key_like_no_other(told):
     assert told("qqqq=1").startswith("There is no key qqqq, and none that looks like it.")
 
@@ -63,7 +73,7 @@ def test_a_key_like_no_other(told):
         f"{ROLLOUT}.repetition_penalty=1.1",
         "distillation.distillation_loss.use_chunked_topk=true",
         "ray_kwargs.ray_init.runtime_env.env_vars=null",
-        "platform.env.NCCL_DEBUG=INFO",
+        "platform.env.NCCL_IB_HCA=mlx5_0",
     ],
 )
 def test_a_key_that_is_only_new_needs_a_plus(told, given):
@@ -220,12 +230,19 @@ def test_an_option_that_is_none(told):
 
 
 def test_a_comma_can_mean_three_things(told):
-    key = "+ray_kwargs.ray_init.runtime_env.env_vars.NCCL_IB_HCA"
-    message = told(f"{key}=mlx5_0:1,mlx5_1:1")
-    assert "NCCL_IB_HCA" in message
-    assert f"one text: '{key}=\"mlx5_0:1,mlx5_1:1\"'" in message
-    assert f"a list:   '{key}=[mlx5_0:1,mlx5_1:1]'" in message
-    assert f"a run each: -m {key}=mlx5_0:1,mlx5_1:1" in message
+    message = told("data.train_files=/a.parquet,/b.parquet")
+    assert "one text: 'data.train_files=\"/a.parquet,/b.parquet\"'" in message
+    assert "a list:   'data.train_files=[/a.parquet,/b.parquet]'" in message
+    assert "a run each: -m data.train_files=/a.parquet,/b.parquet" in message
+
+
+@pytest.mark.parametrize("block", ["+ray_kwargs.ray_init.runtime_env.env_vars", "+platform.env"])
+def test_a_variable_with_a_comma_is_one_text(told, compose, block):
+    message = told(f"{block}.NCCL_IB_HCA=mlx5_0:1,mlx5_1:1")
+    assert "NCCL_IB_HCA is an environment variable" in message
+    [line] = typed(message)
+    assert line == f"'{block}.NCCL_IB_HCA=\"mlx5_0:1,mlx5_1:1\"'"
+    compose(*RUN, *shlex.split(line))
 
 
 @pytest.mark.parametrize("given", ["student=qwen3_5_2b,qwen3_5_4b", "topk=range(1,3)"])

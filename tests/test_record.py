@@ -78,7 +78,7 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path):
         _recorded(tmp_path / "file" / "run")
 
 
-@pytest.mark.parametrize("name", ["a'b", "a$b", "a&b", "a#b", 'a"b', "a|b"])
+@pytest.mark.parametrize("name", ["a'b", "a$b", "a&b", "a;b", 'a"b', "a|b"])
 def test_a_name_that_shells_would_read_otherwise_is_refused(tmp_path, name):
     config = compose(NPU).config
     config.run_dir = f"{tmp_path}/{name}"

@@ -32,6 +32,12 @@ PLAIN = re.compile(r"[A-Za-z0-9_./:@%+-]+")
 NO_OPTION = ("none", "None", "off", "false", "False", "", "~")
 """What people type to leave a group out."""
 
+TREE_OF_ENGINE = {"megatron": "ppo_megatron_trainer", "torchtitan": "ppo_torchtitan_trainer"}
+"""verl's tree for engines of verl's without a file here."""
+
+VARIABLE = re.compile(r"(?:platform\.env|.*\.env_vars)\.(\w+)")
+"""A key that is an environment variable, its name in the first group."""
+
 MODEL_KEYS = {
     "student": "actor_rollout_ref.model.path",
     "teacher": "distillation.teacher_models.teacher_model.model_path",
@@ -171,6 +177,9 @@ def _swept(error: Exception) -> str | None:
     if not isinstance(error, CompactHydraException) or not said:
         return None
     key, _, value = (said[1] or said[2]).partition("=")
+    if variable := VARIABLE.fullmatch(key.lstrip("+")):
+        problem = f"{variable[1]} is an environment variable, and its value has a comma ({value}): it is one text."
+        return _said(problem, argument(key, value))
     sweep = f"-m {_shell(f'{key}={value}')}"
     if said[2] or key.lstrip("+~").partition("@")[0] in _groups():
         return _said(f"{key} has several values ({value}), and one run takes one.", f"{sweep}   (a run for each)")
@@ -237,6 +246,8 @@ def _no_key(error: Exception) -> str | None:
     key, given = said[1], said[2]
     value = given.partition("=")[2]
     composed = _composed(error)
+    if key == "model_engine":
+        return _engine(value)
     if "." not in key and (groups := nearest(key, _groups())):
         return _said(f"There is no group or key {key}.", *(f"{group}={value}" for group in groups))
     named = re.match(r"(distillation\.teacher_models\.(\w+))\.", key)
@@ -251,6 +262,21 @@ def _no_key(error: Exception) -> str | None:
     if not meant:
         return f"There is no key {key}, and none that looks like it.\n  to see all of them: add --cfg job"
     return _said(f"There is no key {key}. Did you mean one of these?", *(_shell(f"{name}={value}") for name in meant))
+
+
+def _engine(value: str) -> str:
+    """verl's own way to choose who trains: a group of its, which stands in our engines' files."""
+    from opd_conf.compose import conf_folder
+
+    engines = _shown_options(sorted(path.stem for path in (conf_folder() / "engine").glob("*.yaml")))
+    problem = f"verl's model_engine is the group engine here. Choices: {', '.join(engines)}."
+    if value in TREE_OF_ENGINE and value not in engines:
+        problem += (
+            f"\nOne for {value} is a file of your own, FOLDER/engine/{value}.yaml, with `# @package _global_` and "
+            f"`defaults: [/verl/{TREE_OF_ENGINE[value]}@_global_, _self_]`; then --config-dir FOLDER engine={value}."
+        )
+    near = [value] if value in engines else engines
+    return _said(problem, *(f"engine={engine}" for engine in near))
 
 
 def _wrong_group(error: Exception) -> str | None:

@@ -23,7 +23,7 @@ PACKAGES = (
 )
 
 # Everything but letters, digits and what Hydra's own names of folders are made of.
-_ODD = re.compile(r"[^\w./+=,@%:~ -]")
+_ODD = re.compile(r"[^\w./+=,@%:~# -]")
 
 # What one attempt writes; kept under attempts/N when the run goes on. Checkpoints stay where they are.
 ATTEMPT_FILES = (

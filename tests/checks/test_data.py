@@ -60,6 +60,7 @@ IDS = {
     "reward_knows_source",
     "ground_truth_there",
     "images_match_prompts",
+    "overlong_prompts_left_out",
     "images_reach_vision_models",
     "teachers_cover_data",
     "rows_fill_batch",
@@ -345,3 +346,12 @@ def test_videos_between_kinds_of_servers(write, say):
     assert (finding.severity, finding.fix) == ("warning", f"{TEACHERS}.teacher_model.inference.name=vllm")
     assert say(data.videos_reach_teacher, write(row(videos=["film.mp4"]))) == []
     assert say(data.videos_reach_teacher, other | write(row())) == []
+
+
+def test_overlong_prompts_that_stay(say):
+    [finding] = say(data.overlong_prompts_left_out, {"data.filter_overlong_prompts": False})
+    assert (finding.severity, finding.fix) == ("warning", "data.filter_overlong_prompts=true")
+    assert "over 512 tokens" in finding.message
+    assert say(data.overlong_prompts_left_out, {}) == []
+    own = {"data.filter_overlong_prompts": False, "data.custom_cls.path": "mine.py"}
+    assert say(data.overlong_prompts_left_out, own) == []

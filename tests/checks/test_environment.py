@@ -135,16 +135,6 @@ def test_blocking_launches(one, say):
     assert say(environment.launches_unblocked, {f"{ENV}.ASCEND_LAUNCH_BLOCKING": 1}) == []
 
 
-@pytest.mark.parametrize(
-    ("value", "fine"),
-    [("auto", True), ("60000-60050", True), ("60000-60010,60020-60050", True), ("60050-60000", False), ("many", False)],
-)
-def test_ranges_of_ports(say, value, fine):
-    found = say(environment.hccl_ports, {f"{ENV}.HCCL_NPU_SOCKET_PORT_RANGE": value}, NPU)
-    assert [finding.fix for finding in found] == ([] if fine else [f"{ENV}.HCCL_NPU_SOCKET_PORT_RANGE=auto"])
-    assert say(environment.hccl_ports, {f"{ENV}.HCCL_NPU_SOCKET_PORT_RANGE": value}) == []
-
-
 def test_links_that_only_this_shell_knows(say, monkeypatch):
     for name in [name for name in os.environ if name.startswith(environment.ON_EACH_NODE)]:
         monkeypatch.delenv(name)
@@ -158,3 +148,25 @@ def test_links_that_only_this_shell_knows(say, monkeypatch):
     assert say(environment.links_set_on_each_node, {}) == []
     assert say(environment.links_set_on_each_node, two | {"action": "script"}) == []
     assert say(environment.links_set_on_each_node, two | {f"{ENV}.NCCL_IB_HCA": "mlx5_0"}) == []
+
+
+@pytest.mark.parametrize("name", environment.PORT_RANGES)
+def test_port_ranges_of_hccl(name, one, say):
+    for good in ("auto", None, "60000-60050", "60000-60001", "60000,60002", ""):
+        assert say(environment.hccl_ports, {f"{ENV}.{name}": good}, NPU) == []
+    severity, message, fix = one(environment.hccl_ports, {f"{ENV}.{name}": 61000}, NPU)
+    assert (severity, fix) == ("warning", f"{ENV}.{name}=auto")
+    assert f"{name} is 61000, 1 port" in message
+    for wrong in ("60050-60000", "60000-", "any", "0-10", "65000-70000"):
+        severity, message, _ = one(environment.hccl_ports, {f"{ENV}.{name}": wrong}, NPU)
+        assert severity == "error"
+        assert f"{name} is {wrong}; HCCL takes auto, or ranges of ports" in message
+    assert say(environment.hccl_ports, {f"{ENV}.{name}": "any"}, GPU) == []
+
+
+@pytest.mark.parametrize("block", [ENV, f"{environment.RUNTIME_ENV}.env_vars"])
+def test_a_list_is_no_variable(block, one, say):
+    severity, message, fix = one(environment.variables_are_texts, {f"{block}.NCCL_IB_HCA": ["mlx5_0", "mlx5_1"]})
+    assert (severity, fix) == ("error", f"'{block}.NCCL_IB_HCA=\"mlx5_0,mlx5_1\"'")
+    assert "NCCL_IB_HCA is an environment variable, and its value a list" in message
+    assert say(environment.variables_are_texts, {f"{block}.A": 1, f"{block}.B": "a,b", f"{block}.C": None}) == []

@@ -1,10 +1,12 @@
-"""Rules about files of data."""
+"""Rules about files of data, and about a folder that Ray packs."""
 
 import shlex
+from pathlib import Path
 
 import pytest
 
 from opd_conf import checks
+from opd_conf.checks import files
 from opd_conf.compose import compose
 
 RUN = ("platform=gpu", "student=qwen3_5_2b", "teacher=qwen3_5_35b_a3b")
@@ -64,3 +66,35 @@ def test_verl_reads_validation_data_in_any_case(tmp_path, value):
 
 def test_files_that_cannot_be_seen_from_here_are_left_to_verl():
     assert found("data.train_files=hdfs://a/b.parquet", "data.val_files=s3://a/c.parquet") == []
+
+
+def _weights(file: Path, mebibytes: int) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with file.open("wb") as made:
+        made.truncate(mebibytes * 2**20)  # a hole: takes no disk
+
+
+WORKING_FOLDER = "ray_kwargs.ray_init.runtime_env.working_dir"
+
+
+def test_a_working_folder_with_weights(say, tmp_path):
+    _weights(tmp_path / "models" / "a.safetensors", 600)
+    _weights(tmp_path / "small.bin", 1)
+    [finding] = say(files.working_folder_small, {WORKING_FOLDER: str(tmp_path)})
+    assert (finding.severity, finding.keys, finding.fix) == ("warning", (WORKING_FOLDER,), f"~{WORKING_FOLDER}")
+    assert "601 MiB (the largest file: models/a.safetensors, 600 MiB); it refuses 512 MiB" in finding.message
+
+
+@pytest.mark.parametrize("pattern", ["*.safetensors", "models/", "/models", "models/*", "# only\n*.safetensors"])
+def test_files_that_ray_leaves_out_of_a_working_folder(pattern, say, tmp_path):
+    _weights(tmp_path / "models" / "a.safetensors", 600)
+    _weights(tmp_path / ".git" / "pack", 600)
+    (tmp_path / ".rayignore").write_text(pattern)
+    assert say(files.working_folder_small, {WORKING_FOLDER: str(tmp_path)}) == []
+
+
+def test_working_folders_that_are_in_order(say, tmp_path):
+    _weights(tmp_path / "a.bin", 600)
+    excluded = {WORKING_FOLDER: str(tmp_path), "ray_kwargs.ray_init.runtime_env.excludes": ["*.bin"]}
+    for settings in ({}, {WORKING_FOLDER: "s3://a/b.zip"}, {WORKING_FOLDER: "/nowhere"}, excluded):
+        assert say(files.working_folder_small, settings) == []

@@ -139,3 +139,14 @@ def test_packages_without_bytecode(install, monkeypatch, tmp_path, say):
     assert "Without compiled bytecode: vllm." in finding.message
     assert compileall.compile_dir(tmp_path / "vllm", quiet=2)
     assert say(packages.bytecode_there, {}) == []
+
+
+def test_a_platform_that_verl_would_guess(install, say):
+    left_out = {"platform.env.VERL_PLATFORM": None}
+    assert say(packages.platform_named, left_out) == []
+    install(torch_npu="2.10.0")
+    [finding] = say(packages.platform_named, left_out)
+    assert (finding.severity, finding.fix) == ("warning", "platform.env.VERL_PLATFORM=nvidia")
+    assert "torch_npu 2.10.0 is installed" in finding.message
+    assert say(packages.platform_named, {}) == []
+    assert say(packages.platform_named, left_out, NPU) == []

@@ -142,3 +142,28 @@ def test_validation_cannot_sample_at_no_temperature(fires, quiet):
     fires("validation_samples", f"{key}=0 {sampled}", "is 0, and validation is to sample", f"{key}=1.0")
     quiet("validation_samples", sampled)
     quiet("validation_samples", f"{key}=0")
+
+
+def test_another_temperature_than_the_teachers(fires, quiet):
+    key = "actor_rollout_ref.rollout.temperature"
+    message = "The student's temperature is 0.6 and the teacher's stays 1"
+    fires("rollout_temperature", f"{key}=0.6", message, f"{key}=1.0", "warning")
+    quiet("rollout_temperature", f"{key}=1")
+
+
+HALVES = "trainer.nnodes=2 trainer.n_gpus_per_node=4 distillation.nnodes=2 distillation.n_gpus_per_node=4 cluster=2x8"
+SPREAD = f"{HALVES} {ROLLOUT}.tensor_model_parallel_size=4 {ROLLOUT}.data_parallel_size=2"
+
+
+def test_a_dense_replica_over_two_nodes(fires, quiet):
+    fires(
+        "dense_replica_on_one_node",
+        SPREAD,
+        "A replica of Qwen/Qwen3.5-2B takes tensor x data x pipeline = 4 x 2 x 1 = 8 accelerators, of nodes with 4",
+        f"{ROLLOUT}.data_parallel_size=1",
+        "warning",
+    )
+    quiet("dense_replica_on_one_node", f"{SPREAD} actor_rollout_ref.model.path=someone/unknown")
+    quiet("dense_replica_on_one_node", SPREAD.replace("tensor_model_parallel_size=4", "tensor_model_parallel_size=2"))
+    experts = f"{TEACHER}.data_parallel_size=2 {TEACHER}.tensor_model_parallel_size=4 {TEACHER}.expert_parallel_size=8"
+    quiet("dense_replica_on_one_node", f"{HALVES} {experts}")

@@ -12,6 +12,7 @@ from omegaconf import DictConfig
 from opd_conf.checks import (
     asynchronous,
     batch,
+    checkpoints,
     choices,
     cluster,
     data,
@@ -60,7 +61,8 @@ RULES: dict[str, Rule] = {
     rule.__name__: rule
     for module in (
         *(loss, rewards, batch, placement, cluster, teachers, rollout, servers, engine, veomni, trainer, asynchronous),
-        *(choices, limits, unused, memory, environment, packages, files, data, models, tokenizers, keys, values),
+        *(choices, limits, unused, memory, environment, packages, files, data, models, tokenizers),
+        *(checkpoints, keys, values),
     )
     for rule in _rules_of(module)
 }

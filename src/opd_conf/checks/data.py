@@ -294,6 +294,25 @@ def ground_truth_there(run: View) -> Iterator[Finding]:
             )
 
 
+# Lengths
+
+
+def overlong_prompts_left_out(run: View) -> Iterator[Finding]:
+    """Prompts that are too long are left out before the run, not cut.
+
+    verl: experimental/agent_loop/agent_loop.py, which cuts a text on the left and fails one with pictures.
+    """
+    key = "data.filter_overlong_prompts"
+    if run.setting(key, False) is False and not run.setting("data.custom_cls.path"):
+        yield warning(
+            key,
+            "data.max_prompt_length",
+            message=f"Prompts over {run.prompt_length} tokens stay in the data ({key} is false): texts lose their "
+            "beginning, and samples with pictures fail one by one.",
+            fix=f"{key}=true",
+        )
+
+
 # Pictures
 
 
@@ -442,20 +461,28 @@ def rows_fill_batch(run: View) -> Iterator[Finding]:
 
     verl: trainer/ppo/v1/trainer_base.py, steps an epoch = rows // batch, and a division by it.
     """
-    for which, samples in _sets(run):
-        files = run.train_files if which == "data.train_files" else run.val_files
-        if not samples or len(samples) < len(files):
-            continue  # what cannot be seen may have more
-        train = which == "data.train_files"
-        limit = run.setting(f"data.{'train' if train else 'val'}_max_samples")
-        rows = sum(sample.rows for sample in samples)
-        rows = min(rows, limit) if isinstance(limit, int) and limit > 0 else rows
-        if train and rows < run.train_batch:
+    for which in ("train_files", "val_files"):
+        key, rows = f"data.{which}", _rows(run, which)
+        if which == "train_files" and rows is not None and rows < run.train_batch:
             yield error(
                 "data.train_batch_size",
-                which,
-                message=f"{which} has {rows} rows, fewer than a batch of {run.train_batch}: no step would be made.",
-                fix=f"data.train_batch_size={rows}" if rows else f"{which}=FILE.parquet",
+                key,
+                message=f"{key} has {rows} rows, fewer than a batch of {run.train_batch}: no step would be made.",
+                fix=f"data.train_batch_size={rows}" if rows else f"{key}=FILE.parquet",
             )
-        elif not train and not rows:
-            yield error(which, message=f"{which} has no rows; verl wants some.", fix=f"{which}=FILE.parquet")
+        elif which == "val_files" and rows == 0:
+            yield error(key, message=f"{key} has no rows; verl wants some.", fix=f"{key}=FILE.parquet")
+
+
+def train_rows(run: View) -> int | None:
+    """Rows of the training files; None unless all of them are seen."""
+    return _rows(run, "train_files")
+
+
+def _rows(run: View, which: str) -> int | None:
+    samples = _samples(run, which)
+    if not samples or len(samples) < len(getattr(run, which)) or any(sample.problem for sample in samples):
+        return None  # what cannot be seen may have more
+    limit = run.setting("data.train_max_samples" if which == "train_files" else "data.val_max_samples")
+    rows = sum(sample.rows for sample in samples)
+    return min(rows, limit) if isinstance(limit, int) and limit > 0 else rows

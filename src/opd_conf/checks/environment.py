@@ -133,24 +133,39 @@ def hccl_patience(run: View) -> Iterator[Finding]:
         )
 
 
+PORT_RANGES = ("HCCL_HOST_SOCKET_PORT_RANGE", "HCCL_NPU_SOCKET_PORT_RANGE")
+
+SHARERS = 2
+"""Processes that share a device of the student, each with ports of its own: the trainer and its server."""
+
+
 def hccl_ports(run: View) -> Iterator[Finding]:
-    """HCCL's ranges of ports are ranges, or `auto`.
+    """HCCL's ranges of ports are ranges, or `auto`, with a port for each process of a device.
 
     verl: trainer/constants_ppo.py:PPO_RAY_RUNTIME_ENV, which has `auto` where nothing is set.
     """
-    for name in ("HCCL_HOST_SOCKET_PORT_RANGE", "HCCL_NPU_SOCKET_PORT_RANGE"):
-        value = run.variable(name) if run.platform == "npu" else None
-        if value and value != "auto" and not all(map(_is_range, value.split(","))):
-            yield error(
+    for name in PORT_RANGES if run.platform == "npu" else ():
+        value = run.variable(name)
+        ports = None if value in (None, "", "auto") else _ports(str(value))
+        fix = f"{BLOCK}.{name}=auto"
+        if ports == 0:
+            message = f"{name} is {value}; HCCL takes auto, or ranges of ports as 60000-60050."
+            yield error(f"{BLOCK}.{name}", message=message, fix=fix)
+        elif ports is not None and ports < SHARERS:
+            yield warning(
                 f"{BLOCK}.{name}",
-                message=f"{name} is {value}; HCCL takes auto, or ranges of ports as 60000-60050.",
-                fix=f"{BLOCK}.{name}=auto",
+                message=f"{name} is {value}, {ports} port, and {SHARERS} processes share a device (the student's "
+                "trainer and server): the second cannot bind.",
+                fix=fix,
             )
 
 
-def _is_range(text: str) -> bool:
-    found = re.fullmatch(r"\s*(\d+)(?:-(\d+))?\s*", text)
-    return found is not None and 0 < int(found[1]) <= int(found[2] or found[1]) < 65536
+def _ports(text: str) -> int:
+    """How many ports `a-b,c` has; 0 where it cannot be read."""
+    ranges = [re.fullmatch(r"\s*(\d+)(?:-(\d+))?\s*", part) for part in text.split(",")]
+    ends = [(int(found[1]), int(found[2] or found[1])) for found in ranges if found]
+    readable = len(ends) == len(ranges) and all(0 < first <= last < 2**16 for first, last in ends)
+    return sum(last - first + 1 for first, last in ends) if readable else 0
 
 
 ON_EACH_NODE = (
@@ -182,6 +197,25 @@ def links_set_on_each_node(run: View) -> Iterator[Finding]:
             f"{run.cluster_nodes} nodes: the others have what `ray start` had there.",
             fix=" ".join(shlex.quote(f"+{BLOCK}.{name}=${{oc.env:{name}}}") for name in here),
         )
+
+
+RUNTIME_ENV = "ray_kwargs.ray_init.runtime_env"
+
+
+def variables_are_texts(run: View) -> Iterator[Finding]:
+    """Values of environment variables are texts or numbers, not lists.
+
+    verl: trainer/main_ppo.py:run_ppo hands them to Ray, which takes texts; opd_conf makes texts of numbers.
+    """
+    for block in (BLOCK, f"{RUNTIME_ENV}.env_vars"):
+        for name, value in (run.values.written(block) or {}).items():
+            if isinstance(value, (list, dict)):
+                text = ",".join(map(str, value))
+                yield error(
+                    f"{block}.{name}",
+                    message=f"{name} is an environment variable, and its value a {type(value).__name__}: {value}.",
+                    fix=shlex.quote(f'{block}.{name}="{text}"'),
+                )
 
 
 def launches_unblocked(run: View) -> Iterator[Finding]:

@@ -30,9 +30,10 @@ RUN = ("platform=gpu", "student=qwen3_5_2b", "teacher=qwen3_5_35b_a3b")
 
 @dataclass(frozen=True)
 class Example:
-    """What is typed after RUN; files by relative path (text, or data for JSON), packages to be found, variables.
+    """What is typed after RUN; files by relative path, packages to be found, variables.
 
-    `cluster`: what nodes.py tells of a Ray cluster that runs; a file `dev/davinci0` makes the machine one with NPUs.
+    A file is a text, data to be written as JSON, or a number of bytes; one named `dev/davinci0` makes the machine one
+    with NPUs. `cluster`: what nodes.py tells of a Ray cluster that runs.
     """
 
     typed: str
@@ -121,6 +122,9 @@ def _write(path: Path, content: Any) -> None:
         import pyarrow.parquet
 
         pyarrow.parquet.write_table(pyarrow.Table.from_pylist(content), path)
+    elif isinstance(content, int):
+        with path.open("wb") as file:
+            file.truncate(content)  # a hole: takes no disk
     else:
         path.write_text(content if isinstance(content, str) else json.dumps(content))
 

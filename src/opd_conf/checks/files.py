@@ -1,7 +1,9 @@
 """What lies on disks. A file that cannot be seen from here (hdfs://, s3://) is left to verl."""
 
+import fnmatch
 import os
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from opd_conf.checks.finding import Finding, error, warning
@@ -57,3 +59,69 @@ def _fix(run: View, key: str, file: str) -> str:
 def _default_sums() -> Path:
     """Where `python -m opd_conf.cpu.sums` writes when it is told nothing (cpu/sums.py:default_folder)."""
     return Path(os.environ.get("OPD_ASSETS") or Path.home() / ".cache" / "opd_conf") / "sums"
+
+
+PACKED = 256 * 2**20
+"""Bytes of a working folder at which Ray warns; it refuses twice that (its _private/runtime_env/packaging.py)."""
+
+UNPACKED = (".git", ".venv", "venv", "__pycache__")
+"""What Ray leaves out of a working folder by itself (its _private/ray_constants.py)."""
+
+
+def working_folder_small(run: View) -> Iterator[Finding]:
+    """The folder that Ray is told to pack for every node is one of code, without weights.
+
+    verl: trainer/main_ppo.py:run_ppo hands ray_init.runtime_env to ray.init, which packs working_dir.
+    """
+    key = "ray_kwargs.ray_init.runtime_env.working_dir"
+    folder = run.setting(key)
+    if not isinstance(folder, str) or "://" in folder or not Path(folder).is_dir():
+        return
+    left_out = [str(pattern) for pattern in run.setting("ray_kwargs.ray_init.runtime_env.excludes") or []]
+    size, largest, most = _packed(Path(folder), left_out)
+    if size >= PACKED:
+        yield warning(
+            key,
+            message=f"Ray would pack {folder} for every node, {size / 2**20:,.0f} MiB (the largest file: {largest}, "
+            f"{most / 2**20:,.0f} MiB); it refuses {2 * PACKED / 2**20:.0f} MiB and more. Files that a .rayignore "
+            "there names stay out.",
+            fix=f"~{key}",
+        )
+
+
+def _packed(folder: Path, left_out: Sequence[str], seconds: float = 0.3) -> tuple[int, str, int]:
+    """Bytes below a folder that Ray would pack, as far as the time allows; the largest file, and its bytes."""
+    until = time.monotonic() + seconds
+    total, largest, most = 0, "", 0
+    patterns = [*UNPACKED, *left_out]
+    for at, folders, files in os.walk(folder):
+        patterns += _patterns(Path(at))
+        folders[:] = [name for name in folders if not _matches(Path(at, name), folder, patterns)]
+        for name in files:
+            path = Path(at, name)
+            if not _matches(path, folder, patterns) and path.is_file():
+                size = path.stat().st_size
+                total += size
+                if size > most:
+                    largest, most = str(path.relative_to(folder)), size
+        if time.monotonic() > until:
+            break
+    return total, largest, most
+
+
+def _patterns(folder: Path) -> list[str]:
+    """Lines of a folder's .gitignore and .rayignore; those that take something back (`!`) are not looked at."""
+    found = []
+    for name in (".gitignore", ".rayignore"):
+        if (folder / name).is_file():
+            found += (folder / name).read_text(errors="replace").splitlines()
+    return [line.strip() for line in found if line.strip() and line[0] not in "#!"]
+
+
+def _matches(path: Path, top: Path, patterns: Sequence[str]) -> bool:
+    """Whether a pattern names a file or folder, by its name or by its path."""
+    return any(
+        fnmatch.fnmatch(path.name, pattern.strip("/"))
+        or fnmatch.fnmatch(str(path.relative_to(top)), pattern.strip("/"))
+        for pattern in patterns
+    )

@@ -102,6 +102,21 @@ def packages_together(run: View) -> Iterator[Finding]:
             )
 
 
+def platform_named(run: View) -> Iterator[Finding]:
+    """VERL_PLATFORM is set where torch_npu is installed without being meant: verl takes an NPU for there.
+
+    verl: plugin/platform/platform_manager.py:_detect_platform_name, which looks at imports where no GPU answers.
+    """
+    key = "platform.env.VERL_PLATFORM"
+    if run.platform == "gpu" and run.variable("VERL_PLATFORM") is None and installed("torch-npu") and _runs_here(run):
+        yield warning(
+            key,
+            message=f"VERL_PLATFORM is left out, and torch_npu {installed('torch-npu')} is installed: where no "
+            "GPU is seen, verl takes this for an NPU machine.",
+            fix=f"{key}=nvidia",
+        )
+
+
 KNOWS_QWEN3_5 = "5.5.3"
 """The first release of transformers with `qwen3_5` that verl 0.9.1 takes."""
 

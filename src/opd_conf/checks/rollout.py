@@ -2,7 +2,8 @@
 
 from collections.abc import Iterator
 
-from opd_conf.checks.finding import Finding, error
+from opd_conf import models
+from opd_conf.checks.finding import Finding, error, warning
 from opd_conf.mistakes import nearest
 from opd_conf.view import ROLLOUT, View, largest_divisor
 
@@ -104,6 +105,45 @@ def data_parallel_fits_nodes(run: View) -> Iterator[Finding]:
                     else f" {server.at}.expert_parallel_size={size * server.data_parallel}"
                 ),
             )
+
+
+def dense_replica_on_one_node(run: View) -> Iterator[Finding]:
+    """Data-parallel ranks of a server of a dense model lie on one node; only those of a mixture of experts may spread.
+
+    vLLM takes the second node's ranks for followers of the first and stops when it sets up its cache (verl issue 6856).
+
+    verl: workers/rollout/vllm_rollout/vllm_async_server.py:launch_server.
+    """
+    pools = [(run.rollout, run.student_path, run.student_per_node)]
+    pools += [(teacher, teacher.model_path, run.teacher_per_node) for teacher in run.teachers]
+    for server, path, per_node in pools:
+        spread = server.backend == "vllm" and server.data_parallel > 1 and server.accelerators > per_node
+        model = models.facts(path, run.variable) if spread and path else None
+        if model is not None and model.experts is None:
+            key = f"{server.at}.data_parallel_size"
+            yield warning(
+                key,
+                f"{server.at}.tensor_model_parallel_size",
+                message=f"A replica of {path} takes {server.sizes} accelerators, of nodes with {per_node}: vLLM cannot "
+                f"spread the {server.data_parallel} data-parallel ranks of a dense model over nodes.",
+                fix=run.set(key, 1),
+            )
+
+
+def rollout_temperature(run: View) -> Iterator[Finding]:
+    """The student samples at the teacher's temperature, 1: verl divides the student's logits by its own.
+
+    verl: experimental/teacher_loop/teacher_manager.py:_get_teacher_sampling_params, which sets 1 whatever is asked.
+    """
+    key = f"{ROLLOUT}.temperature"
+    temperature = run.setting(key, 1.0)
+    if temperature != 1:
+        yield warning(
+            key,
+            message=f"The student's temperature is {temperature} and the teacher's stays 1: two distributions are "
+            "compared that differ also where the models agree.",
+            fix=f"{key}=1.0",
+        )
 
 
 def rollout_context(run: View) -> Iterator[Finding]:
