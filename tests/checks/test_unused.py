@@ -80,6 +80,11 @@ def test_settings_with_an_effect(quiet, overrides):
     quiet("setting_unused", overrides)
 
 
+def test_veomni_takes_a_models_config_as_it_is(check):
+    found = check(VEOMNI, f"+{MODEL}.override_config.rope_theta=1e6")
+    assert ["from its own config.json" in finding.message for finding in found] == [True]
+
+
 def test_settings_are_told_of_once():
     keys = [key for unused in UNUSED for key in unused.keys]
     assert len(keys) == len(set(keys))

@@ -104,6 +104,11 @@ UNUSED = (
         _on_veomni,
     ),
     Unused(
+        (f"{MODEL}.override_config",),
+        "VeOmni builds the model from its own config.json",
+        lambda run: _on_veomni(run) and run.platform != "cpu",
+    ),
+    Unused(
         (f"{MODEL}.use_fused_kernels",),
         "VeOmni's engine uses them for packed sequences alone (use_remove_padding)",
         lambda run: _on_veomni(run) and run.platform != "cpu" and not run.setting(f"{MODEL}.use_remove_padding"),
