@@ -73,6 +73,12 @@ def test_other_servers_give_top_k_and_estimators_need_none(quiet, overrides):
     quiet("topk_backend", overrides)
 
 
+def test_a_teacher_that_follows_the_student_is_named_with_it(check):
+    server = "actor_rollout_ref.rollout.name"
+    [said] = [found for found in check("loss_mode=forward_kl_topk", f"{server}=trtllm") if found.id == "topk_backend"]
+    assert said.keys[:2] == (f"{TEACHER}.name", server)
+
+
 def test_fused_kernels_cannot_do_top_k_on_fsdp(fires):
     overrides = "loss_mode=forward_kl_topk actor_rollout_ref.model.use_fused_kernels=true"
     fix = "actor_rollout_ref.model.use_fused_kernels=false"

@@ -132,12 +132,13 @@ def topk_backend(run: View) -> Iterator[Finding]:
     """
     for teacher in run.teachers if run.uses_top_k else ():
         if teacher.backend not in TOP_K_BACKENDS:
+            key = f"{teacher.at}.name"
             yield error(
-                f"{teacher.at}.name",
+                *dict.fromkeys((key, run.origin(key))),
                 f"{LOSS}.loss_mode",
                 message=f"Teacher {teacher.entry} is served by {teacher.backend}, which gives no top-k "
                 f"log-probabilities; {' and '.join(TOP_K_BACKENDS)} do.",
-                fix=run.set(f"{teacher.at}.name", "vllm"),
+                fix=run.set(key, "vllm"),
             )
 
 
