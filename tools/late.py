@@ -155,9 +155,9 @@ MISTAKES = (
     ),
     Mistake(
         "fused_kernels",
-        "fused kernels with a top-k loss on FSDP",
-        "topk_fused_kernels",
-        ("actor_rollout_ref.model.use_fused_kernels=true",),
+        "fused kernels on FSDP2 for a student whose last layer is not its embedding",
+        "fused_kernels_reach_last_layer",
+        ("loss_mode=k1", "actor_rollout_ref.model.use_fused_kernels=true"),
     ),
     Mistake(
         "uneven_ranks",

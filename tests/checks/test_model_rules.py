@@ -165,6 +165,32 @@ def test_ranks_that_share_a_sequence(say, make, ranks, fix):
         assert f"12 attention heads and 2 key-value heads: {ranks} ranks cannot share" in found[0].message
 
 
+FUSED = "actor_rollout_ref.model.use_fused_kernels"
+
+
+def test_fused_kernels_and_a_last_layer_in_shards(say, make):
+    settings = {STUDENT: make("student", tie_word_embeddings=False), FUSED: True}
+    [finding] = say(models.fused_kernels_reach_last_layer, settings)
+    assert finding.severity == "error"
+    assert "student has a last layer of its own" in finding.message
+    assert finding.fix == f"{FUSED}=false"
+    assert say(models.fused_kernels_reach_last_layer, settings | {FUSED: False}) == []
+
+
+@pytest.mark.parametrize(
+    ("tied", "settings"),
+    [
+        (True, {}),
+        (None, {}),
+        (False, {"actor_rollout_ref.actor.strategy": "fsdp"}),
+        (False, {"actor_rollout_ref.model.fused_kernel_options.impl_backend": "triton"}),
+    ],
+)
+def test_fused_kernels_where_they_are_not_known_to_fail(say, make, tied, settings):
+    student = {STUDENT: make("student", tie_word_embeddings=tied), FUSED: True}
+    assert say(models.fused_kernels_reach_last_layer, student | settings) == []
+
+
 @pytest.mark.parametrize(
     ("positions", "fix"),
     [
@@ -229,6 +255,7 @@ RULES = {
     "one_architecture",
     "heads_divide_tensor_parallel",
     "heads_divide_sequence_parallel",
+    "fused_kernels_reach_last_layer",
     "positions_hold_sequence",
     "models_seen",
 }

@@ -10,7 +10,7 @@ from opd_conf import model_files
 from opd_conf.checks.engine import ULYSSES
 from opd_conf.checks.finding import Finding, error, note, warning
 from opd_conf.model_files import Model
-from opd_conf.view import ROLLOUT, Server, View
+from opd_conf.view import ACTOR, ROLLOUT, Server, View
 
 STUDENT = "actor_rollout_ref.model"
 
@@ -185,6 +185,26 @@ def heads_divide_sequence_parallel(run: View) -> Iterator[Finding]:
 
 def _shares(heads: int, shared: int, ranks: int) -> bool:
     return heads % ranks == 0 and (shared % ranks == 0 or ranks % shared == 0)
+
+
+def fused_kernels_reach_last_layer(run: View) -> Iterator[Finding]:
+    """With fused kernels on FSDP2, the student's last layer is its embedding: one of its own is only there in shards.
+
+    verl: utils/fsdp_utils.py:_select_fsdp2_wrap_targets, against
+    models/transformers/dense_common.py:forward_with_torch_backend, which takes `lm_head.weight` as it is.
+    """
+    key, backend = f"{STUDENT}.use_fused_kernels", run.setting(f"{STUDENT}.fused_kernel_options.impl_backend")
+    fused = run.fused_kernels and run.strategy == "fsdp2" and backend == "torch"
+    for part in parts(run)[:1] if fused else ():
+        if part.server.at == ROLLOUT and part.config.get("tie_word_embeddings") is False:
+            yield error(
+                key,
+                f"{ACTOR}.strategy",
+                part.key,
+                message=f"{part.path} has a last layer of its own (tie_word_embeddings is false). FSDP2 shards it, and "
+                'fused kernels multiply with a shard: "got mixed torch.Tensor and DTensor" at the first forward.',
+                fix=f"{key}=false",
+            )
 
 
 def positions_hold_sequence(run: View) -> Iterator[Finding]:
