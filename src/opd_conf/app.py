@@ -6,6 +6,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hydra import main as hydra_main
 from hydra.core.hydra_config import HydraConfig
@@ -15,7 +16,11 @@ from omegaconf import DictConfig
 from opd_conf import checks, mistakes, platforms, secret, verl_tree
 from opd_conf.compose import CONFIG_NAME, Composed, compose, composed, conf_folder, with_platform
 from opd_conf.errors import UserError
+from opd_conf.sweep import arguments as sweep_arguments
 from opd_conf.usage import usage
+
+if TYPE_CHECKING:
+    from opd_conf.handoff import Handoff
 
 ACTIONS = ("train", "check", "dry_run", "script")
 EXIT_MISTAKE = 2
@@ -113,23 +118,43 @@ def _use_verl_root(arguments: Sequence[str]) -> None:
             os.environ[verl_tree.ROOT_VARIABLE] = value.strip("'\"")
 
 
-def _through_hydra(arguments: Sequence[str], origin: Origin) -> int:
-    """Commands with flags (-m, --cfg, --help …) go through Hydra's own entry; the worst exit code of its runs."""
-    codes = [0]
+@dataclass(frozen=True)
+class Task:
+    """What Hydra is given to run: a composed run when it calls us, and for our sweeper cells and how to record one."""
 
-    def task(config: DictConfig) -> None:
+    origin: Origin
+    cells: tuple[str, ...]
+    codes: list[int]
+
+    def __call__(self, config: DictConfig) -> int:
         hydra = HydraConfig.get()
         if hydra.mode == RunMode.MULTIRUN:
             print(f"[{hydra.job.num}] {hydra.job.override_dirname}", file=sys.stderr)
             config.run_dir = hydra.runtime.output_dir
-        codes.append(run(composed(config), origin))
+        self.codes.append(run(composed(config), self.origin))
+        return self.codes[-1]
 
+    def record(self, composed: Composed, found: Sequence[checks.Finding]) -> "Handoff":
+        """Writes the folder of one cell of a sweep, which names its `run_dir`."""
+        from opd_conf.handoff import handoff
+        from opd_conf.record import make_folder, record
+
+        handed = handoff(composed.config, make_folder(composed.config, chosen_by_user=True))
+        record(handed, _facts(composed, found, self.origin))
+        return handed
+
+
+def _through_hydra(arguments: Sequence[str], origin: Origin) -> int:
+    """Commands with flags (-m, --cfg, --help …) go through Hydra's own entry; the worst exit code of its runs."""
+    split = sweep_arguments.split(arguments)
+    ours = sweep_arguments.is_sweep(arguments)
+    task = Task(origin, split.cells, [0])
     program, full_error = sys.argv[0], os.environ.get("HYDRA_FULL_ERROR")
-    sys.argv = [program, *arguments]
+    sys.argv = [program, *(split.hydra if ours else arguments)]
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then raises instead of printing a traceback
     try:
         hydra_main(config_path=str(conf_folder()), config_name=CONFIG_NAME, version_base="1.3")(task)()
     finally:
         if full_error is None:
             del os.environ["HYDRA_FULL_ERROR"]
-    return max(codes)
+    return max(task.codes)

@@ -13,7 +13,9 @@ from omegaconf.errors import OmegaConfBaseException
 
 from opd_conf.errors import UserError
 
-_REFERENCE = re.compile(r"\$\{([a-z]\w*(?:\.\w+)*)\}")
+_REFERENCE = re.compile(r"\$\{(?:oc\.select:)?([a-z]\w*(?:\.\w+)*)(?:,.*)?\}")
+"""`${key}`, and `${oc.select:key,default}`, which is the same where there is the key."""
+
 _REQUIRED: Any = object()
 
 
@@ -63,7 +65,8 @@ class Values:
         found = self.written(key, default)
         if "${" not in str(found):
             return None if found == "???" else found
-        if isinstance(found, str) and (reference := _REFERENCE.fullmatch(found)) and self.has(reference[1]):
+        reference = _REFERENCE.fullmatch(found) if isinstance(found, str) else None
+        if reference and self.has(reference[1]) and self.written(reference[1]) != "???":
             return self.value(reference[1], default)
         selected = OmegaConf.select(self.config, key)
         return OmegaConf.to_container(selected, resolve=True) if OmegaConf.is_config(selected) else selected

@@ -104,6 +104,7 @@ def record(run: Handoff, facts: Mapping[str, Any]) -> None:
             **facts,
             "runner": run.runner.reason,
             "command": list(run.command),
+            "removed": list(run.removed),
             "cwd": os.getcwd(),
             "host": machine.node(),
             "python": machine.python_version(),

@@ -77,7 +77,17 @@ def findings(config: DictConfig) -> list[Finding]:
     try:
         run = view(config)
     except Malformed as malformed:
-        return [Finding("error", (fault.key,), fault.message, fault.fix, "wrong_value") for fault in malformed.faults]
+        return wrong_values(malformed)
+    return inspect(run)
+
+
+def wrong_values(malformed: Malformed) -> list[Finding]:
+    """Values that no rule can count with, as findings."""
+    return [Finding("error", (fault.key,), fault.message, fault.fix, "wrong_value") for fault in malformed.faults]
+
+
+def inspect(run: View) -> list[Finding]:
+    """All that rules have to say about a run, errors first."""
     rules = [rule for name, rule in RULES.items() if name not in run.ignored]
     found = [replace(finding, id=rule.__name__) for rule in [*rules, unknown_rule] for finding in rule(run)]
     return sorted(found, key=lambda finding: (SEVERITIES.index(finding.severity), finding.id))

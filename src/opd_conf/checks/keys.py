@@ -14,7 +14,10 @@ from opd_conf.view import TEACHERS, View
 
 Names: TypeAlias = tuple[str, ...]
 
-OUR_KEYS = ("action", "run_dir", "topk", "assets", "platform", "cluster", "checks", "launch", "student", "hydra")
+OUR_KEYS = (
+    *("action", "run_dir", "topk", "assets", "platform", "cluster", "checks", "sweep", "launch"),
+    *("student", "hydra"),
+)
 """Root keys of conf/opd.yaml that are not verl's."""
 
 OPEN = (
