@@ -12,13 +12,15 @@ from opd_conf.runner import Runner
 
 @dataclass(frozen=True)
 class Handoff:
-    """`verl`: plain data of verl.yaml. `environment`: for the trainer's process and, through verl.yaml, Ray's workers.
+    """`verl`: plain data of verl.yaml; `own`: our root keys, by which the run can be checked and started again.
+    `environment`: for the trainer's process and, through verl.yaml, Ray's workers.
 
     `removed`: names that the trainer must not see although the shell may have them (null in the platform's block).
     """
 
     folder: Path
     verl: dict[str, Any]
+    own: dict[str, Any]
     environment: dict[str, str]
     removed: tuple[str, ...]
     command: tuple[str, ...]
@@ -35,9 +37,11 @@ def handoff(config: DictConfig, folder: Path) -> Handoff:
         "VERL_FILE_LOGGER_PATH": str(folder / "metrics.jsonl"),
         "TENSORBOARD_DIR": str(folder / "tensorboard"),
     }
+    verl, own = _resolved(config, folder, environment, chosen)
     return Handoff(
         folder=folder,
-        verl=_verl(config, folder, environment, chosen),
+        verl=verl,
+        own=own,
         environment=environment,
         removed=tuple(str(name) for name, value in config.platform.env.items() if value is None),
         command=_command(chosen, folder),
@@ -46,8 +50,10 @@ def handoff(config: DictConfig, folder: Path) -> Handoff:
     )
 
 
-def _verl(config: DictConfig, folder: Path, environment: dict[str, str], chosen: Runner) -> dict[str, Any]:
-    """verl's part of the configuration, resolved; our own root keys are left out."""
+def _resolved(
+    config: DictConfig, folder: Path, environment: dict[str, str], chosen: Runner
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """verl's part of the configuration, and ours without secrets, resolved."""
     with open_dict(config):
         config.run_dir = str(folder)
         runtime_env = config.ray_kwargs.ray_init.runtime_env
@@ -58,7 +64,14 @@ def _verl(config: DictConfig, folder: Path, environment: dict[str, str], chosen:
     known = verl_tree.root_keys()
     resolved = OmegaConf.to_container(config, resolve=True, throw_on_missing=False)
     assert isinstance(resolved, dict)
-    return {str(key): value for key, value in resolved.items() if key in known}
+    parts: tuple[dict[str, Any], dict[str, Any]] = ({}, {})
+    for key, value in resolved.items():
+        parts[key not in known][str(key)] = value
+    block = parts[1]["platform"]["env"]
+    parts[1]["platform"]["env"] = {
+        name: value for name, value in block.items() if not secret.is_secret(name, str(value))
+    }
+    return parts
 
 
 def _command(chosen: Runner, folder: Path) -> tuple[str, ...]:

@@ -105,6 +105,7 @@ def record(run: Handoff, facts: Mapping[str, Any]) -> None:
             "runner": run.runner.reason,
             "command": list(run.command),
             "removed": list(run.removed),
+            "own": run.own,
             "cwd": os.getcwd(),
             "host": machine.node(),
             "python": machine.python_version(),

@@ -26,6 +26,7 @@ def load(folder: Path) -> Handoff:
         return Handoff(
             folder=folder,
             verl=verl,
+            own=facts["own"],
             environment=environment,
             removed=tuple(facts["removed"]),
             command=tuple(facts["command"]),
