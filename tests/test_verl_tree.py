@@ -80,3 +80,12 @@ def test_no_verl_names_both_ways_to_get_it():
 def test_every_tree_has_the_same_root_keys():
     roots = [set(verl_tree.load(name)) for name in ("ppo_trainer", "ppo_veomni_trainer", "ppo_megatron_trainer")]
     assert roots[0] == roots[1] == roots[2] == verl_tree.root_keys()
+
+
+def test_a_search_path_of_the_users_own_takes_nothing_away(tmp_path):
+    from opd_conf.compose import compose
+
+    (tmp_path / "student").mkdir()
+    (tmp_path / "student" / "mine.yaml").write_text("# @package actor_rollout_ref.model\npath: /models/mine\n")
+    overrides = ["platform=gpu", "student=mine", "teacher=qwen3_5_35b_a3b", f"hydra.searchpath=[file://{tmp_path}]"]
+    assert compose(overrides).config.actor_rollout_ref.model.path == "/models/mine"

@@ -1,7 +1,16 @@
 """The config group `verl`: verl's own trees, loaded when an engine file asks for one (search path `verl://`)."""
 
+from hydra.core.config_search_path import ConfigSearchPath
 from hydra.core.object_type import ObjectType
 from hydra.plugins.config_source import ConfigResult, ConfigSource
+from hydra.plugins.search_path_plugin import SearchPathPlugin
+
+
+class VerlSearchPath(SearchPathPlugin):
+    """Puts `verl://` on every search path; said in opd.yaml, a user's own hydra.searchpath would replace it."""
+
+    def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
+        search_path.append("opd_conf", "verl://")
 
 
 class VerlConfigSource(ConfigSource):

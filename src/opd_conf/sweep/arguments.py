@@ -23,7 +23,7 @@ def is_sweep(arguments: Sequence[str]) -> bool:
 def split(arguments: Sequence[str]) -> Arguments:
     """Hydra composes all fixed overrides together first, and would refuse a fixed key that only some cells have.
 
-    So it gets flags, its own settings, those of the sweep, and fixed choices without a dot; cells get the rest too.
+    So it gets flags, its own settings, those of the sweep and the action; cells get the rest.
     """
     hydra, cells = [], []
     value_of_flag = False
@@ -31,15 +31,9 @@ def split(arguments: Sequence[str]) -> Arguments:
         override = not value_of_flag and not argument.startswith("-") and ("=" in argument or argument.startswith("~"))
         value_of_flag = argument in FLAGS_WITH_VALUES
         key = argument.lstrip("+~").partition("=")[0]
-        ours = key == "sweep" or key.startswith(("sweep.", "hydra.", "hydra/"))
-        if not override or ours or not ("." in key or _several(argument)):
+        of_the_sweep = key == "sweep" or key.startswith(("sweep.", "hydra.", "hydra/"))
+        if not override or of_the_sweep or key == "action":
             hydra.append(argument)
-        if override and not ours:
+        if override and not of_the_sweep:
             cells.append(argument)
     return Arguments(tuple(hydra), tuple(cells))
-
-
-def _several(argument: str) -> bool:
-    """Whether an override may stand for several values; to be wrong here costs nothing."""
-    value = argument.partition("=")[2]
-    return "," in value or "(" in value
