@@ -2,7 +2,7 @@
 
     python benchmarks/plan.py
 
-Hydra's BasicSweeper composes each cell to validate it, and once more to start it; ours composes each once, and checks it.
+Hydra's BasicSweeper composes each cell to validate it and once more to start it; ours once, and checks it.
 """
 
 import resource

@@ -21,7 +21,7 @@ PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
 def _commands() -> list[str]:
     blocks = [block for page in PAGES for block in re.findall(r"```bash\n(.*?)```", page.read_text(), re.S)]
     lines = [line for block in [*blocks, USAGE] for line in block.splitlines()]
-    found = [re.split(r"\s{2,}|\s+#", line)[0] for line in lines if line.startswith("python -m opd_conf")]
+    found = [re.split(r"\s{2,}|\s+#", line)[0] for line in lines if line.startswith("python -m opd_conf ")]
     return sorted({command for command in found if "…" not in command})
 
 
