@@ -116,6 +116,15 @@ UNUSED = (
 )
 
 
+TOP_K_KEYS = tuple(f"{LOSS}.{name}" for name in ("topk", "log_prob_min_clamp", "use_chunked_topk"))
+
+
+def keys_unused(run: View) -> tuple[str, ...]:
+    """All keys that do nothing in this run, whatever they say; two runs that differ in these alone are the same."""
+    found = [key for unused in UNUSED if unused.when(run) for key in unused.keys]
+    return tuple(found) if run.uses_top_k else ("topk", *TOP_K_KEYS, *found)
+
+
 def setting_unused(run: View) -> Iterator[Finding]:
     """Every setting that was given another value than verl's is one that this run reads.
 
@@ -154,7 +163,7 @@ def loss_setting_unused(run: View) -> Iterator[Finding]:
 
     verl: trainer/distillation/fsdp/losses.py:compute_forward_kl_topk; VeOmni's fused kernel has a loss of its own.
     """
-    keys = [f"{LOSS}.{name}" for name in ("topk", "log_prob_min_clamp", "use_chunked_topk")]
+    keys = TOP_K_KEYS
     fused = run.engine == "veomni" and run.fused_kernels
     given = [key for key in (keys[1:] if run.uses_top_k else keys) if run.changed(key) and run.setting(key)]
     if given and (fused or not run.uses_top_k):

@@ -13,6 +13,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from opd_conf import checks, mistakes
 from opd_conf.checks import Finding
+from opd_conf.checks.unused import keys_unused
 from opd_conf.errors import UserError
 from opd_conf.reader import Malformed
 from opd_conf.sweep.composer import Composer
@@ -145,7 +146,7 @@ class _Examiner:
                 raise
             return _Examined((), problem, {}, ())
         found = tuple(finding for finding in checks.inspect(run) if finding.severity != "note")
-        unread = without_effect(run)
+        unread = keys_unused(run)
         return _Examined(found, None, _effective(run, self.reference, unread), unread)
 
 
@@ -158,11 +159,6 @@ def leaves(raw: Mapping[str, Any], at: str = "") -> dict[str, Any]:
         else:
             found[f"{at}{name}"] = value
     return found
-
-
-def without_effect(run: View) -> tuple[str, ...]:
-    """Keys that verl does not read in this run, whatever they are."""
-    return () if run.uses_top_k else ("topk", "distillation.distillation_loss.topk")
 
 
 def _effective(run: View, reference: Mapping[str, Any], unread: Sequence[str]) -> dict[str, Any]:
