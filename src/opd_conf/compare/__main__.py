@@ -2,17 +2,20 @@
 
 import argparse
 import csv
+import io
 import json
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from opd_conf.compare import table
-from opd_conf.compare.align import Distance, align
+from opd_conf.compare.align import Distance, Tolerance, align
 from opd_conf.compare.differences import differences
 from opd_conf.compare.runs import Run, find, read
 from opd_conf.errors import UserError
@@ -33,40 +36,48 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser("opd-compare", description="Runs side by side: what differs, what each came to.")
     parser.add_argument("folders", nargs="*", type=Path, help="run folders, sweep folders, or folders above them")
-    parser.add_argument("--sort", choices=[column.name for column in table.COLUMNS], default="loss", help="best first")
+    usual = ", ".join(column.name for column in table.COLUMNS)
+    parser.add_argument("--sort", metavar="NAME", help=f"best first by {usual}, or any metric of verl's")
     parser.add_argument("--plot", type=Path, metavar="FOLDER", help="curves as PNG, and one page for a browser")
     parser.add_argument("--csv", type=Path, metavar="FILE", help="all columns; - for the screen")
     parser.add_argument("--json", type=Path, metavar="FILE", help="the same; - for the screen")
     parser.add_argument("--diff", nargs=2, type=Path, metavar=("A", "B"), help="why two runs differ")
     parser.add_argument("--align", nargs=2, type=Path, metavar=("A", "B"), help="two runs step by step")
-    parser.add_argument("--tolerance", type=float, default=0.01, help="of --align, relative (default: %(default)s)")
-    parser.add_argument("--metric", action="append", default=[], help="of --align: only this one; may be repeated")
+    usual_tolerance = Tolerance()
+    parser.add_argument(
+        "--tolerance", type=float, default=usual_tolerance.relative, help="of --align, relative (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--absolute", type=float, default=usual_tolerance.absolute, help="of --align, added (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--metric", action="append", default=[], metavar="NAME", help="of --align: only these; actor/* is possible"
+    )
     return parser
 
 
 def _compare(given: argparse.Namespace) -> int:
     if not given.folders:
         raise UserError("Which runs?\n  type: opd-compare FOLDER…")
-    runs = table.ordered(find(given.folders), given.sort)
+    found = find(given.folders)
+    by = given.sort or table.usual_sort(found)
+    runs = table.ordered(found, by)
     columns = table.varied(runs)
     if given.csv:
-        _write(given.csv, _csv(runs, columns))
+        _write(given.csv, _csv(table.rows(runs, columns, by)))
     if given.json:
-        _write(given.json, json.dumps(table.rows(runs, columns), indent=2, default=str) + "\n")
+        _write(given.json, json.dumps(table.rows(runs, columns, by), indent=2, ensure_ascii=False) + "\n")
+    if Path("-") not in (given.csv, given.json):
+        _print(table.shown(runs, columns, by), table.below(runs, columns, by))
     if given.plot:
         from opd_conf.compare.plot import plot
 
-        for path in plot(runs, columns, given.plot):
+        for path in plot(runs, columns, by, given.plot):
             print(path, file=sys.stderr)
-    if Path("-") not in (given.csv, given.json):
-        _console().print(table.shown(runs, columns))
     return 0
 
 
-def _csv(runs: Sequence[Run], columns: Mapping[str, Sequence[str]]) -> str:
-    import io
-
-    rows = table.rows(runs, columns)
+def _csv(rows: Sequence[Mapping[str, Any]]) -> str:
     text = io.StringIO()
     writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
     writer.writeheader()
@@ -86,32 +97,49 @@ def _write(path: Path, text: str) -> None:
 def _diff(given: argparse.Namespace) -> int:
     one, other = (_one(folder) for folder in given.diff)
     found = differences([one, other])
-    made = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), caption=f"{len(found)} differences", caption_justify="left")
-    for title in ("", "key", str(given.diff[0]), str(given.diff[1])):
-        made.add_column(title, overflow="fold")
+    made = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for title in ("", "key", *map(str, given.diff)):
+        made.add_column(Text(title), overflow="fold")
     for difference in found:
-        made.add_row(difference.kind, difference.key, *map(str, difference.values))
-    _console().print(made)
+        made.add_row(difference.kind, *map(Text, (difference.key, *map(_said, difference.values))))
+    unread = [str(run.folder) for run in (one, other) if not run.settings]
+    _print(
+        made,
+        f"{len(found)} difference{'s' * (len(found) != 1)}"
+        + (f"; no verl.yaml in {', '.join(unread)}" if unread else ""),
+    )
     return 0
+
+
+def _said(value: object) -> str:
+    return "—" if value is None else str(value)
 
 
 def _align(given: argparse.Namespace) -> int:
     one, other = (_one(folder) for folder in given.align)
-    found = align(one, other, given.tolerance, given.metric)
-    if not found:
-        raise UserError("The two runs have no metric of one step in common.")
-    _console().print(_aligned(found, given.tolerance))
+    tolerance = Tolerance(given.tolerance, given.absolute)
+    found = align(one, other, tolerance, given.metric)
+    _print(_aligned(found), _summary(found, tolerance, one, other))
     return EXIT_BEYOND if any(distance.first_beyond is not None for distance in found) else 0
 
 
-def _aligned(found: Sequence[Distance], tolerance: float) -> Table:
-    made = Table(
-        box=SIMPLE_HEAD, padding=(0, 1, 0, 0), caption=f"tolerance {tolerance:g}, relative", caption_justify="left"
+def _summary(found: Sequence[Distance], tolerance: Tolerance, one: Run, other: Run) -> str:
+    beyond = sum(distance.first_beyond is not None for distance in found)
+    same = sum(distance.largest == 0 for distance in found)
+    return (
+        f"{len(found)} metrics: {beyond} beyond {tolerance.relative:g} of the larger value + {tolerance.absolute:g}, "
+        f"{same} the same in every step; {len(one.steps)} and {len(other.steps)} steps"
     )
+
+
+def _aligned(found: Sequence[Distance]) -> Table:
+    made = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     made.add_column("metric", overflow="fold")
     for title in ("steps", "largest", "at step", "mean", "relative", "first beyond"):
         made.add_column(title, justify="right")
     for distance in found:
+        if distance.largest == 0:
+            continue
         made.add_row(
             distance.metric,
             str(distance.steps),
@@ -130,8 +158,10 @@ def _one(folder: Path) -> Run:
     return read(folder.resolve())
 
 
-def _console() -> Console:
-    return Console(highlight=False, soft_wrap=False, width=None if sys.stdout.isatty() else 200)
+def _print(made: Table, below: str) -> None:
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else 200)
+    console.print(made)
+    console.print(below, markup=False)
 
 
 if __name__ == "__main__":

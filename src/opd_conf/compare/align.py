@@ -1,18 +1,38 @@
 """Two runs step by step: how far apart each metric is, and from which step on."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any
 
 from opd_conf.compare.runs import Run
-from opd_conf.metrics import Step
+from opd_conf.errors import UserError
 
-TIMES = ("timing_s/", "timing_per_token_ms/", "perf/", "global_seqlen/")
+TIMES = ("timing_s/", "timing_per_token_ms/", "perf/", "actor/perf/")
 """Metrics that no two runs share: left out unless asked for."""
 
 
 @dataclass(frozen=True)
+class Tolerance:
+    """Two values agree when |a - b| ≤ absolute + relative · max(|a|, |b|)."""
+
+    relative: float = 0.01
+    absolute: float = 1e-8
+
+    def holds(self, a: float, b: float) -> bool:
+        """Whether they agree; NaN does with NaN alone, infinity with itself."""
+        if not (math.isfinite(a) and math.isfinite(b)):
+            return a == b or (math.isnan(a) and math.isnan(b))
+        return abs(a - b) <= self.absolute + self.relative * max(abs(a), abs(b))
+
+
+@dataclass(frozen=True)
 class Distance:
-    """One metric over the steps that both runs have. Relative to the larger of the two values; steps count from 1."""
+    """One metric over the steps in which both runs have it; steps count from 1.
+
+    `relative` is the largest, each to the larger of two values. A NaN in one run alone is infinitely far.
+    """
 
     metric: str
     steps: int
@@ -23,34 +43,48 @@ class Distance:
     first_beyond: int | None
 
 
-def align(one: Run, other: Run, tolerance: float, metrics: Sequence[str] = ()) -> list[Distance]:
-    """Distances of all metrics that both runs have, largest relative one first.
+def align(one: Run, other: Run, tolerance: Tolerance, metrics: Sequence[str] = ()) -> list[Distance]:
+    """Distances of all metrics that both runs have, those beyond the tolerance first, then by the relative one.
 
-    A step is beyond the tolerance when |a - b| > tolerance · max(|a|, |b|). With `metrics`, only these.
+    `metrics` are names or patterns (`actor/*`). Raises UserError when there is nothing to compare.
     """
     mine, theirs = _by_number(one), _by_number(other)
     common = sorted(mine.keys() & theirs.keys())
-    names = metrics or sorted({name for number in common for name in mine[number].values if not name.startswith(TIMES)})
+    if not common:
+        raise UserError(
+            f"The runs have no step in common: {len(mine)} in {one.folder}, {len(theirs)} in {other.folder}."
+        )
+    names = sorted({name for number in common for name in mine[number] if name in theirs[number]})
+    names = [name for name in names if _wanted(name, metrics)]
     found = [_distance(name, common, mine, theirs, tolerance) for name in names]
-    return sorted((distance for distance in found if distance), key=lambda distance: -distance.relative)
+    known = [distance for distance in found if distance]
+    if not known:
+        raise UserError(f"The runs have no metric {' or '.join(metrics)} in common.\n  type: --metric 'actor/*'")
+    return sorted(known, key=lambda distance: (distance.first_beyond is None, -distance.relative, distance.metric))
 
 
-def _by_number(run: Run) -> dict[int, Step]:
-    return {step.number: step for step in run.steps}
+def _wanted(name: str, patterns: Sequence[str]) -> bool:
+    if patterns:
+        return any(fnmatchcase(name, pattern) for pattern in patterns)
+    return not name.startswith(TIMES)
+
+
+def _by_number(run: Run) -> dict[int, Mapping[str, Any]]:
+    return {step.number: step.values for step in run.steps}
 
 
 def _distance(
-    name: str, numbers: Sequence[int], mine: dict[int, Step], theirs: dict[int, Step], tolerance: float
+    name: str,
+    numbers: Sequence[int],
+    mine: Mapping[int, Mapping[str, Any]],
+    theirs: Mapping[int, Mapping[str, Any]],
+    tolerance: Tolerance,
 ) -> Distance | None:
-    pairs = {
-        number: (float(mine[number].values[name]), float(theirs[number].values[name]))
-        for number in numbers
-        if _is_number(mine[number].values.get(name)) and _is_number(theirs[number].values.get(name))
-    }
+    both = [number for number in numbers if _is_measured(mine[number], name) and _is_measured(theirs[number], name)]
+    pairs = {number: (_value(mine[number][name]), _value(theirs[number][name])) for number in both}
     if not pairs:
         return None
-    gaps = {number: abs(a - b) for number, (a, b) in pairs.items()}
-    relative = {number: gap / max(map(abs, pairs[number])) if gap else 0.0 for number, gap in gaps.items()}
+    gaps = {number: _gap(*pair) for number, pair in pairs.items()}
     largest = max(gaps, key=lambda number: gaps[number])
     return Distance(
         metric=name,
@@ -58,10 +92,26 @@ def _distance(
         largest=gaps[largest],
         largest_at=largest,
         mean=sum(gaps.values()) / len(gaps),
-        relative=max(relative.values()),
-        first_beyond=next((number for number in sorted(relative) if not relative[number] <= tolerance), None),
+        relative=max(_relative(gaps[number], *pair) for number, pair in pairs.items()),
+        first_beyond=next((number for number, pair in pairs.items() if not tolerance.holds(*pair)), None),
     )
 
 
-def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
+def _is_measured(values: Mapping[str, Any], name: str) -> bool:
+    return name in values and (values[name] is None or isinstance(values[name], (int, float)))
+
+
+def _value(found: float | None) -> float:
+    """verl writes NaN as null."""
+    return math.nan if found is None else float(found)
+
+
+def _gap(a: float, b: float) -> float:
+    if a == b or (math.isnan(a) and math.isnan(b)):
+        return 0.0
+    gap = abs(a - b)
+    return math.inf if math.isnan(gap) else gap
+
+
+def _relative(gap: float, a: float, b: float) -> float:
+    return gap if gap in (0.0, math.inf) else gap / max(abs(a), abs(b))

@@ -1,6 +1,6 @@
 """Why two runs differ: configuration, environment, versions, code, host."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,10 +22,10 @@ class Difference:
     values: tuple[Any, ...]
 
 
-def differences(runs: list[Run]) -> list[Difference]:
-    """Everything that is recorded and differs between runs, by kind."""
+def differences(runs: Sequence[Run]) -> list[Difference]:
+    """Everything that is recorded and differs between runs, by kind; a file that one of them lacks tells nothing."""
     kinds: dict[str, list[Mapping[str, Any]]] = {
-        "configuration": [run.settings for run in runs],
+        "configuration": [run.settings for run in runs] if all(run.settings for run in runs) else [],
         "environment": [run.environment for run in runs],
         "versions": [{**_block(run.facts, "versions"), "python": run.facts.get("python")} for run in runs],
         "code": [_code(run.facts) for run in runs],
@@ -34,7 +34,7 @@ def differences(runs: list[Run]) -> list[Difference]:
     return [difference for kind, maps in kinds.items() for difference in _between(kind, maps)]
 
 
-def _between(kind: str, maps: list[Mapping[str, Any]]) -> list[Difference]:
+def _between(kind: str, maps: Sequence[Mapping[str, Any]]) -> list[Difference]:
     keys = list(dict.fromkeys(key for each in maps for key in each))
     found = []
     for key in keys:
