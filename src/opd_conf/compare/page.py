@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from opd_conf.compare import curves, table
+from opd_conf.compare.figures import Figure
 from opd_conf.compare.runs import Run, standing
 
 SHOWN_AT_FIRST = 12
@@ -65,7 +66,7 @@ def content(runs: Sequence[Run], columns: table.Columns, by: str) -> dict[str, A
     }
 
 
-def _curve(figure: curves.Figure, run: Run, every: int) -> curves.Points:
+def _curve(figure: Figure, run: Run, every: int) -> curves.Points:
     points = curves.thinned([figure.of(step) for step in run.steps], every)
     return points if any(point is not None for point in points) else []
 

@@ -1,10 +1,11 @@
 """`--plot FOLDER`: curves.png for papers and notes, and compare.html, one page for a browser."""
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from opd_conf.compare import curves, page, table
+from opd_conf.compare import curves, figures, page, table
 from opd_conf.compare.runs import Run
 from opd_conf.errors import UserError
 
@@ -17,7 +18,9 @@ MOST_DRAWN = 21
 
 LINES = {"solid": "-", "dash": "--", "dot": ":", "dashdot": "-."}
 SHAPES = {"circle": "o", "square": "s", "triangle-up": "^", "diamond": "D", "cross": "P"}
-FEW_POINTS, SHORT_LABEL = 40, 40
+FEW_POINTS = 40
+ABREAST = {3: 40, 2: 64, 1: math.inf}
+"""Columns of the legend, by the characters of its longest label."""
 
 
 def plot(runs: Sequence[Run], columns: table.Columns, by: str, folder: Path) -> list[Path]:
@@ -56,15 +59,16 @@ def _picture(runs: Sequence[Run], columns: table.Columns) -> bytes:
     panels = curves.drawn([run for _, run in best])
     width = curves.width([run for _, run in best])
     handles = [Line2D([], [], label=labels[number], **_look(number)) for number, _ in best]
-    abreast = 3 if max(len(handle.get_label()) for handle in handles) <= SHORT_LABEL else 2
+    abreast = next(count for count, most in ABREAST.items() if max(len(labels[n]) for n, _ in best) <= most)
     down = -(-len(panels) // 2)
     picture = Figure(figsize=(11, 2.6 * down + 0.22 * -(-len(best) // abreast) + 0.5), layout="constrained", dpi=130)
     FigureCanvasAgg(picture)
-    grid = list(picture.subplots(down, 2, squeeze=False).flat)
+    grid = list(picture.subplots(down, 2, squeeze=False, sharex=True).flat)
     for axes, figure in zip(grid, panels, strict=False):
         for number, run in best:
             _draw(axes, figure, run, number, width)
         axes.set(xlabel="step", ylabel=figure.axis)
+        axes.tick_params(labelbottom=True)
         axes.grid(color="#dddddd", linewidth=0.6)
         axes.spines[["top", "right"]].set_visible(False)
     for axes in grid[len(panels) :]:
@@ -78,7 +82,7 @@ def _picture(runs: Sequence[Run], columns: table.Columns) -> bytes:
     return buffer.getvalue()
 
 
-def _draw(axes: "Axes", figure: curves.Figure, run: Run, number: int, width: int) -> None:
+def _draw(axes: "Axes", figure: figures.Figure, run: Run, number: int, width: int) -> None:
     values = curves.smoothed([figure.of(step) for step in run.steps], width)
     points = [(step.number, found) for step, found in zip(run.steps, values, strict=True) if found is not None]
     marker = {"markersize": 3.5} if len(points) <= FEW_POINTS else {"marker": "None"}

@@ -115,7 +115,10 @@ def labels(runs: Sequence[Run], columns: Columns) -> list[str]:
     keys = list(columns)
     if len(keys) > MOST_COLUMNS:
         keys = next((keys[:n] for n in range(1, MOST_COLUMNS) if _tell_apart(keys[:n], columns)), keys[:MOST_COLUMNS])
-    texts = [", ".join(f"{short(key, keys)}={columns[key][n]}" for key in keys) for n in range(len(runs))]
+    texts = [
+        ", ".join(f"{short(key, keys)}={columns[key][number]}" for key in keys if columns[key][number])
+        for number in range(len(runs))
+    ]
     return [
         text if text and texts.count(text) == 1 else ", ".join(filter(None, (text, run.name)))
         for text, run in zip(texts, runs, strict=True)
