@@ -85,8 +85,8 @@ def test_no_two_curves_look_alike():
     assert len({look.colour for look in looks[:7]}) == 7
 
 
-def test_colours_can_be_told_apart_in_grey_or_by_dash():
-    """Also in the three common kinds of colour blindness: pairs of colours stay apart (Machado 2009, severity 1)."""
+def test_colours_stay_apart_for_colour_blind_people():
+    """Without red or without green, by the matrices of Machado, Oliveira and Fernandes (2009), severity 1."""
     for a, b in itertools.combinations(curves.COLOURS, 2):
         for matrix in _BLINDNESS.values():
             assert _distance(_seen(a, matrix), _seen(b, matrix)) > 8, (a, b)
