@@ -29,7 +29,7 @@ REWARDS = f"{LOSS}.use_task_rewards=true"
         (f"{ROLLOUT}.checkpoint_engine.backend", "hccl", "nccl", ""),
         ("reward.reward_manager.name", "prime", "naive", ""),
         ("trainer.v1.trainer_mode", "colocate", "colocate_async", ""),
-        ("trainer.resume_mode", "resume", "resume_path", ""),
+        ("trainer.resume_mode", "disabled", "disable", ""),
         (
             "actor_rollout_ref.model.fused_kernel_options.impl_backend",
             "trition",
