@@ -101,5 +101,5 @@ def test_all_wrong_values_are_told_at_once_and_only_where_they_were_made(compose
 
 
 def test_a_block_that_is_gone(compose):
-    with pytest.raises(Malformed, match="trainer.nnodes has no value"):
+    with pytest.raises(Malformed, match="trainer is 3, and every run needs the keys below it"):
         view(compose(*RUN, "trainer=3"))

@@ -6,9 +6,10 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from hydra import main as hydra_main
+from hydra._internal.utils import get_args_parser
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig
@@ -16,13 +17,13 @@ from omegaconf import DictConfig
 from opd_conf import checks, mistakes, platforms, secret, verl_tree
 from opd_conf.compose import CONFIG_NAME, Composed, compose, composed, conf_folder, with_platform
 from opd_conf.errors import UserError
+from opd_conf.reader import texts
 from opd_conf.sweep import arguments as sweep_arguments
 from opd_conf.usage import usage
 
 if TYPE_CHECKING:
     from opd_conf.handoff import Handoff
 
-ACTIONS = ("train", "check", "dry_run", "script")
 EXIT_MISTAKE = 2
 
 
@@ -53,7 +54,7 @@ def command(arguments: Sequence[str]) -> int:
             return _through_hydra(arguments, origin)
         return run(compose(arguments), origin)
     except Exception as error:
-        message = str(error) if isinstance(error, UserError) else mistakes.explain(error)
+        message = str(error) if isinstance(error, UserError) else mistakes.explain(error, arguments)
         if message is None:
             raise
         print(message, file=sys.stderr)
@@ -63,11 +64,12 @@ def command(arguments: Sequence[str]) -> int:
 def run(composed: Composed, origin: Origin) -> int:
     """One composed run, as far as its action says; the exit code."""
     config = composed.config
-    action = _action(config)
+    _require_tested_version(config)
     found = checks.findings(config)
     checks.report(found, config)
     if checks.has_errors(found):
         return EXIT_MISTAKE
+    action = config.action
     if action == "check":
         checks.show_memory(config)
         return 0
@@ -91,12 +93,11 @@ def run(composed: Composed, origin: Origin) -> int:
     return follow(launch(handed), handed)
 
 
-def _action(config: DictConfig) -> str:
-    if config.action not in ACTIONS:
-        raise UserError(f"action={config.action} is unknown: {', '.join(ACTIONS)}.")
-    if not config.launch.any_verl_version:
+def _require_tested_version(config: DictConfig) -> None:
+    """Raises UserError for a verl that the checks were not made for, if nobody wanted it."""
+    launch = config.get("launch")
+    if not (isinstance(launch, DictConfig) and launch.get("any_verl_version") is True):
         verl_tree.require_tested_version()
-    return str(config.action)
 
 
 def _facts(composed: Composed, found: Sequence[checks.Finding], origin: Origin) -> dict[str, object]:
@@ -105,7 +106,7 @@ def _facts(composed: Composed, found: Sequence[checks.Finding], origin: Origin) 
         "overrides": [*composed.overrides, *origin.masked],
         "choices": composed.choices,
         "platform_reason": origin.platform_reason or "chosen",
-        "checks_ignored": list(composed.config.checks.ignore),
+        "checks_ignored": list(texts(composed.config.checks.ignore)),
         "findings": [checks.as_dict(finding) for finding in found],
     }
 
@@ -153,8 +154,22 @@ def _through_hydra(arguments: Sequence[str], origin: Origin) -> int:
     sys.argv = [program, *(split.hydra if ours else arguments)]
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then raises instead of printing a traceback
     try:
+        _require_flags_of_hydra(sys.argv[1:])
         hydra_main(config_path=str(conf_folder()), config_name=CONFIG_NAME, version_base="1.3")(task)()
+    except SystemExit as end:
+        task.codes.append(end.code if isinstance(end.code, int) else 0)
     finally:
         if full_error is None:
             del os.environ["HYDRA_FULL_ERROR"]
     return max(task.codes)
+
+
+def _require_flags_of_hydra(arguments: Sequence[str]) -> None:
+    """Raises UserError for a flag that does not exist or lacks its value; argparse would end the process."""
+
+    def refuse(message: str) -> NoReturn:
+        raise UserError(f"{message[0].upper()}{message[1:]}.\n  type: python -m opd_conf --hydra-help   (all flags)")
+
+    parser = get_args_parser()
+    parser.error = refuse  # type: ignore[method-assign]
+    parser.parse_args(list(arguments))

@@ -7,6 +7,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from opd_conf import platforms, runner, secret, verl_tree
+from opd_conf.reader import texts
 from opd_conf.runner import Runner
 
 
@@ -46,7 +47,7 @@ def handoff(config: DictConfig, folder: Path) -> Handoff:
         removed=tuple(str(name) for name, value in config.platform.env.items() if value is None),
         command=_command(chosen, folder),
         runner=chosen,
-        try_next=tuple(config.launch.try_next),
+        try_next=texts(config.launch.try_next),
     )
 
 

@@ -1,9 +1,9 @@
 """What Hydra and OmegaConf raise for a user's mistake, as a message that says what to type instead."""
 
-import difflib
 import re
-import shlex
-from collections.abc import Callable, Iterable, Iterator
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -25,9 +25,8 @@ from omegaconf.errors import (
 )
 
 from opd_conf.errors import UserError
-
-PLAIN = re.compile(r"[A-Za-z0-9_./:@%+-]+")
-"""A value that needs quotes neither for Hydra nor for the shell."""
+from opd_conf.names import nearest, nearest_keys
+from opd_conf.typed import PLAIN, answer, argument, in_quotes, shell
 
 NO_OPTION = ("none", "None", "off", "false", "False", "", "~")
 """What people type to leave a group out."""
@@ -47,14 +46,14 @@ MODEL_KEYS = {
 WRONG_VALUES = (GrammarParseError, InterpolationResolutionError, MissingMandatoryValue, ValidationError)
 """Errors of OmegaConf that a user's value can cause; its other ones are faults of a program."""
 
-RARE = ("critic.", "reward.", "reward_model.", "hydra.")
-"""Blocks that nobody means who does not name them: verl's own keys are there a second time."""
+OF_A_GROUP = ("_dummy_", "defaults")
+"""Where Hydra says that a value is whose argument chooses a file of a group."""
 
 OPTIONAL = ("experiment",)
 """Groups that a run can do without."""
 
 
-def explain(error: Exception) -> str | None:
+def explain(error: Exception, arguments: Sequence[str] = ()) -> str | None:
     """A message for people when the error is a user's mistake in arguments or files; None for anything else."""
     if isinstance(error, (UserError, HydraException, OmegaConfBaseException)):
         for cause in _chain(error):
@@ -63,74 +62,35 @@ def explain(error: Exception) -> str | None:
     for explanation in _EXPLANATIONS:
         if (message := explanation(error)) is not None:
             return message
-    return None
+    return _unexplained(error, arguments) if _while_composing(error) else None
 
 
-# Names that were meant
+def _while_composing(error: Exception) -> bool:
+    """Whether Hydra raised it for the arguments that it was given: no code of ours stands below that call."""
+    frames = traceback.extract_tb(error.__traceback__)
+    ours = [number for number, frame in enumerate(frames) if Path(__file__).parent in Path(frame.filename).parents]
+    callers = ("compose", "with_platform", "_through_hydra")
+    return bool(ours) and ours[-1] < len(frames) - 1 and frames[ours[-1]].name in callers
 
 
-def nearest(name: str, known: Iterable[str], limit: int = 3) -> list[str]:
-    """The known names that look like a name, nearest first; none when nothing looks like it."""
-    lowered = {candidate.lower(): candidate for candidate in known}
-    return [lowered[found] for found in difflib.get_close_matches(name.lower(), lowered, limit, 0.6)]
+def _unexplained(error: Exception, arguments: Sequence[str]) -> str:
+    """An error that Hydra did not foresee; the argument without which the others compose is the one to blame."""
+    from opd_conf.compose import compose
+
+    for given in arguments:
+        try:
+            compose([other for other in arguments if other != given])
+        except Exception:
+            continue
+        group = re.split("[=@]", given.lstrip("+~"))[0]
+        if group in _groups():
+            return answer(f"{given}: a group takes the name of one of its files.", f"{group}={_options(group)[0]}")
+        return f"Hydra cannot use {given}: {_reason(error)}."
+    return f"Hydra cannot compose {' '.join(map(shell, arguments))}: {_reason(error)}."
 
 
-def nearest_keys(key: str, known: Iterable[str], limit: int = 3) -> list[str]:
-    """The dotted keys that may have been meant, the likeliest first; their last part is the key's, or looks like it.
-
-    Parts that a candidate shares count most: `distillation.topk` → `distillation.distillation_loss.topk`.
-    """
-    *parents, last = key.split(".")
-    candidates = [name for name in known if not name.startswith(RARE) or key.startswith(RARE)]
-    similar = difflib.get_close_matches(last, {name.rpartition(".")[2] for name in candidates}, 5, 0.75)
-
-    def likeness(candidate: str) -> float:
-        *above, name = candidate.split(".")
-        return len(set(parents) & set(above)) + _ratio(last, name) + _ratio(key, candidate)
-
-    alike = [name for name in candidates if name.rpartition(".")[2] in similar]
-    return sorted(alike, key=likeness, reverse=True)[:limit]
-
-
-def _ratio(one: str, other: str) -> float:
-    return difflib.SequenceMatcher(None, one, other).ratio()
-
-
-# What to type
-
-
-def argument(key: str, value: object) -> str:
-    """`key=value` as it is typed in a shell, quoted for the shell and for Hydra where needed."""
-    text = literal(value)
-    return f"{key}={text}" if PLAIN.fullmatch(text) else shlex.quote(f"{key}={text}")
-
-
-def literal(value: object) -> str:
-    """A value in Hydra's grammar of overrides."""
-    if value is None or isinstance(value, bool):
-        return {None: "null", True: "true", False: "false"}[value]
-    if isinstance(value, str):
-        return value if PLAIN.fullmatch(value) and not _is_other_type(value) else _in_quotes(value)
-    if isinstance(value, (list, tuple)):
-        return f"[{','.join(map(literal, value))}]"
-    if isinstance(value, dict):
-        return "{" + ",".join(f"{name}:{literal(item)}" for name, item in value.items()) + "}"
-    return str(value)
-
-
-def _is_other_type(text: str) -> bool:
-    """Whether Hydra reads an unquoted text as a number, a boolean or null."""
-    return re.fullmatch(r"null|true|false|nan|[+-]?(inf|[\d_.]+(e[+-]?\d+)?)", text, re.I) is not None
-
-
-def _in_quotes(text: str) -> str:
-    """Text in the quotes of Hydra's grammar: a backslash counts only before a quote."""
-    return '"' + re.sub(r'(\\*)"', r'\1\1\\"', re.sub(r"(\\+)$", r"\1\1", text)) + '"'
-
-
-def _said(problem: str, *typed: str) -> str:
-    """A problem, and lines of what to type."""
-    return "\n".join([problem, *(f"  type: {line}" for line in typed)])
+def _reason(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
 
 
 # What was wrong, one function a kind
@@ -146,13 +106,13 @@ def _unreadable(error: Exception) -> str | None:
         return f"There is no option {given}; --help lists them."
     if not equals:
         guess = re.sub(r"[: ]+", "=", given, count=1) if re.search("[: ]", given) else f"{given}=VALUE"
-        return _said(f"{given} is not an argument: each is key=value.", guess)
+        return answer(f"{given} is not an argument: each is key=value.", guess)
     if value[:1] == "{":
         example = f"'{key}={{name:value,other:\"a text\"}}'"
-        return _said(f"The value of {key} cannot be read as a mapping: {value}.", example)
+        return answer(f"The value of {key} cannot be read as a mapping: {value}.", example)
     if value[:1] == "[" or value[-1:] == "]":
-        return _said(f"The value of {key} cannot be read as a list: {value}.", _shell(f"{key}={_list(value)}"))
-    return _said(
+        return answer(f"The value of {key} cannot be read as a list: {value}.", shell(f"{key}={_list(value)}"))
+    return answer(
         f"The value of {key} has characters that must be quoted, for Hydra and again for the shell: {value}.",
         argument(key, _without_quotes(value)),
     )
@@ -166,7 +126,7 @@ def _without_quotes(value: str) -> str:
 def _list(value: str) -> str:
     """Parts between commas as a list of Hydra's grammar, those with odd characters in quotes."""
     parts = [_without_quotes(part.strip()) for part in value.strip("[]").split(",")]
-    return f"[{','.join(part if PLAIN.fullmatch(part) else _in_quotes(part) for part in parts)}]"
+    return f"[{','.join(part if PLAIN.fullmatch(part) else in_quotes(part) for part in parts)}]"
 
 
 def _swept(error: Exception) -> str | None:
@@ -179,15 +139,15 @@ def _swept(error: Exception) -> str | None:
     key, _, value = (said[1] or said[2]).partition("=")
     if variable := VARIABLE.fullmatch(key.lstrip("+")):
         problem = f"{variable[1]} is an environment variable, and its value has a comma ({value}): it is one text."
-        return _said(problem, argument(key, value))
-    sweep = f"-m {_shell(f'{key}={value}')}"
+        return answer(problem, argument(key, value))
+    sweep = f"-m {shell(f'{key}={value}')}"
     if said[2] or key.lstrip("+~").partition("@")[0] in _groups():
-        return _said(f"{key} has several values ({value}), and one run takes one.", f"{sweep}   (a run for each)")
+        return answer(f"{key} has several values ({value}), and one run takes one.", f"{sweep}   (a run for each)")
     return "\n".join(
         [
             f"{key} has a comma in its value ({value}), which can mean three things.",
             f"  one text: {argument(key, value)}",
-            f"  a list:   {_shell(f'{key}={_list(value)}')}",
+            f"  a list:   {shell(f'{key}={_list(value)}')}",
             f"  a run each: {sweep}",
         ]
     )
@@ -201,17 +161,17 @@ def _no_option(error: Exception) -> str | None:
     if not group:
         return None
     options = _shown_options(error.options or ())
-    near = nearest(option, options, limit=len(options))
+    near = nearest(option, options, limit=len(options) or 1)
     ordered = [*near, *(name for name in options if name not in near)]
     if option in NO_OPTION and group in OPTIONAL:
-        return _said(f"{group} is left out with null.", f"{group}=null")
+        return answer(f"{group} is left out with null.", f"{group}=null")
     start = "cannot be left out: every run has one" if option in NO_OPTION else f"has no {option}"
     typed = [f"{group}={ordered[0]}"] if ordered else [f"{group}=null"]
     if group in MODEL_KEYS and "/" in option and ordered:
         typed.append(
             f"{typed[0]} {argument(MODEL_KEYS[group], option)}   (a model without preset: start from another's)"
         )
-    return _said(f"{group} {start}. Choices: {', '.join(ordered) or 'none'}.", *typed)
+    return answer(f"{group} {start}. Choices: {', '.join(ordered) or 'none'}.", *typed)
 
 
 def _split_option(path: str) -> tuple[str, str]:
@@ -235,7 +195,7 @@ def _not_chosen(error: Exception) -> str | None:
     question = {"student": "Who learns?", "teacher": "From whom?", "platform": "On what?"}.get(group, "")
     problem = f"{question} No {group} is chosen. Choices: {', '.join(options)}.".strip()
     whole = "python -m opd_conf student=qwen3_5_2b teacher=qwen3_5_35b_a3b   (for example)"
-    return _said(problem, f"{group}={options[0] if options else 'NAME'}", *([whole] if group in MODEL_KEYS else ()))
+    return answer(problem, f"{group}={options[0] if options else 'NAME'}", *([whole] if group in MODEL_KEYS else ()))
 
 
 def _no_key(error: Exception) -> str | None:
@@ -249,19 +209,19 @@ def _no_key(error: Exception) -> str | None:
     if key == "model_engine":
         return _engine(value)
     if "." not in key and (groups := nearest(key, _groups())):
-        return _said(f"There is no group or key {key}.", *(f"{group}={value}" for group in groups))
+        return answer(f"There is no group or key {key}.", *(f"{group}={value}" for group in groups))
     named = re.match(r"(distillation\.teacher_models\.(\w+))\.", key)
     if named and named[1] not in _values(composed):
-        typed = f"+teacher@{named[1]}=NAME {_shell(given)}"
-        return _said(f"There is no teacher {named[2]} yet; add one from the group teacher first.", typed)
+        typed = f"+teacher@{named[1]}=NAME {shell(given)}"
+        return answer(f"There is no teacher {named[2]} yet; add one from the group teacher first.", typed)
     if (moved := _below_backend(key)) != key:
-        return _said(f"verl ignores {key}: arguments of a server stand below its name.", _shell(f"+{moved}={value}"))
+        return answer(f"verl ignores {key}: arguments of a server stand below its name.", shell(f"+{moved}={value}"))
     if _is_new(key, composed):
-        return _said(f"{key} is not set yet; a key that is new is added with +.", _shell(f"+{given}"))
+        return answer(f"{key} is not set yet; a key that is new is added with +.", shell(f"+{given}"))
     meant = nearest_keys(key, _values(composed))
     if not meant:
         return f"There is no key {key}, and none that looks like it.\n  to see all of them: add --cfg job"
-    return _said(f"There is no key {key}. Did you mean one of these?", *(_shell(f"{name}={value}") for name in meant))
+    return answer(f"There is no key {key}. Did you mean one of these?", *(shell(f"{name}={value}") for name in meant))
 
 
 def _engine(value: str) -> str:
@@ -276,7 +236,7 @@ def _engine(value: str) -> str:
             f"`defaults: [/verl/{TREE_OF_ENGINE[value]}@_global_, _self_]`; then --config-dir FOLDER engine={value}."
         )
     near = [value] if value in engines else engines
-    return _said(problem, *(f"engine={engine}" for engine in near))
+    return answer(problem, *(f"engine={engine}" for engine in near))
 
 
 def _wrong_group(error: Exception) -> str | None:
@@ -284,22 +244,22 @@ def _wrong_group(error: Exception) -> str | None:
     if not isinstance(error, CompactHydraException):
         return None
     if said := re.search(r"To append to your default list use (\+\S+)", str(error)):
-        return _said(f"{said[1][1:]} is not part of a run yet; another place for a group is added with +.", said[1])
+        return answer(f"{said[1][1:]} is not part of a run yet; another place for a group is added with +.", said[1])
     said = re.match(
         r"Override (\S+) looks like a config group override, but config group '([^']+)' does not exist", str(error)
     )
     if not said:
         return None
     groups = nearest(said[2], _groups()) or sorted(_groups())
-    return _said(f"There is no group {said[2]}. Groups: {', '.join(groups)}.", said[1].replace(said[2], groups[0], 1))
+    return answer(f"There is no group {said[2]}. Groups: {', '.join(groups)}.", said[1].replace(said[2], groups[0], 1))
 
 
 def _nothing_to_delete(error: Exception) -> str | None:
-    said = re.match(r"Could not delete (?:from config\. )?'([^']+)'(?: does not exist|\. No match)", str(error))
+    said = re.match(r"Could not delete (?:from config\. )?'([^']*)'(?: does not exist|\. No match)", str(error))
     if not isinstance(error, CompactHydraException) or not said:
         return None
     key = said[1].partition("=")[0]
-    return _said(f"~{said[1]}: there is no {key} to leave out.", *(f"~{group}" for group in nearest(key, _groups())))
+    return answer(f"~{said[1]}: there is no {key} to leave out.", *(f"~{group}" for group in nearest(key, _groups())))
 
 
 def _there_already(error: Exception) -> str | None:
@@ -308,16 +268,7 @@ def _there_already(error: Exception) -> str | None:
     )
     if not isinstance(error, CompactHydraException) or not said:
         return None
-    return _said(f"{said[1]} is there already; + is for new keys.", _shell(said[2]))
-
-
-def _option_of_no_text(error: Exception) -> str | None:
-    """`group=null`, `group=3`: Hydra does not say which group."""
-    said = re.match(r"Config group override must be a string or a list\. Got (\w+)", str(error))
-    if not isinstance(error, ValueError) or not said:
-        return None
-    got = {"NoneType": "null"}.get(said[1], f"a value of type {said[1]}")
-    return f"A group is set to {got}; it takes the name of one of its files. Groups: {', '.join(sorted(_groups()))}."
+    return answer(f"{said[1]} is there already; + is for new keys.", shell(said[2]))
 
 
 def _wrong_value(error: Exception) -> str | None:
@@ -325,7 +276,7 @@ def _wrong_value(error: Exception) -> str | None:
     if not isinstance(error, (HydraException, OmegaConfBaseException)):
         return None
     cause = next((link for link in _chain(error) if isinstance(link, WRONG_VALUES)), None)
-    if not isinstance(cause, OmegaConfBaseException):
+    if not isinstance(cause, OmegaConfBaseException) or cause.full_key in OF_A_GROUP:
         return None
     where = f"{cause.full_key}: " if cause.full_key else ""
     problem = f"{where}{str(cause.msg or cause).splitlines()[0].rstrip('.')}."
@@ -340,7 +291,7 @@ def _no_source(name: str, key: str, config: DictConfig | None) -> str:
     values = _values(config)
     key = next((place for place, value in values.items() if f"${{{name}}}" in str(value)), key)
     typed = (f"'{key}=${{{meant}}}'" for meant in nearest_keys(name, values))
-    return _said(f"{key}: its value is made from ${{{name}}}, and there is no key {name}.", *typed)
+    return answer(f"{key}: its value is made from ${{{name}}}, and there is no key {name}.", *typed)
 
 
 def _bad_file(error: Exception) -> str | None:
@@ -351,7 +302,8 @@ def _anything_else_of_hydra(error: Exception) -> str | None:
     """Hydra's other compact errors are made for people too; a failed instantiation is not."""
     if not isinstance(error, CompactHydraException) or isinstance(error, InstantiationException):
         return None
-    return str(error).strip() or None
+    said = str(error).strip()
+    return None if not said or said.startswith("Error resolving interpolation") else said  # that one: of a group's name
 
 
 _EXPLANATIONS: tuple[Callable[[Exception], str | None], ...] = (
@@ -363,7 +315,6 @@ _EXPLANATIONS: tuple[Callable[[Exception], str | None], ...] = (
     _wrong_group,
     _nothing_to_delete,
     _there_already,
-    _option_of_no_text,
     _wrong_value,
     _bad_file,
     _anything_else_of_hydra,
@@ -421,13 +372,15 @@ def _below_backend(key: str) -> str:
     return below_backend(key)
 
 
+def _options(group: str) -> list[str]:
+    """Names of the files of a group of ours."""
+    from opd_conf.compose import conf_folder
+
+    return _shown_options(sorted(path.stem for path in (conf_folder() / group).glob("*.yaml")))
+
+
 def _groups() -> list[str]:
     """Names of our groups."""
     from opd_conf.compose import conf_folder
 
     return [folder.name for folder in conf_folder().iterdir() if folder.is_dir()]
-
-
-def _shell(given: str) -> str:
-    """An argument as it is typed in a shell."""
-    return given if re.fullmatch(r"[\w./,:@%+=-]+", given) else shlex.quote(given)

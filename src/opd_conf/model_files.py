@@ -3,6 +3,7 @@
 import filecmp
 import functools
 import json
+import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -103,9 +104,9 @@ def hub_cache(variable: Variable) -> Path:
     """The hub's cache under these variables: huggingface_hub/constants.py. RuntimeError without a home folder."""
     for name in ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"):
         if given := variable(name):
-            return Path(given).expanduser()
+            return Path(os.path.expanduser(given))
     home = variable("HF_HOME") or f"{variable('XDG_CACHE_HOME') or '~/.cache'}/huggingface"
-    return Path(home).expanduser() / "hub"
+    return Path(os.path.expanduser(home)) / "hub"
 
 
 def _snapshot(repository: Path) -> Path | None:

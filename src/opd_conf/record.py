@@ -38,7 +38,7 @@ def make_folder(config: DictConfig, chosen_by_user: bool) -> Path:
     A default name that another start took in the same second gets a number. Raises UserError when a folder that the
     user named holds anything, or cannot be made.
     """
-    folder = Path(config.run_dir).expanduser().absolute()
+    folder = Path(os.path.expanduser(str(config.run_dir))).absolute()
     if odd := sorted(set(_ODD.findall(str(folder)))):
         raise UserError(f"run_dir={folder} has {' '.join(odd)}, which shells and YAML read as more than a name.")
     if config.launch.resume:

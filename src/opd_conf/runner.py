@@ -30,10 +30,8 @@ class Runner:
 
 
 def choose(config: DictConfig) -> Runner:
-    """The runner for `launch.runner` (auto, uv, python). Raises UserError when uv is asked for and cannot be had."""
+    """The runner for a checked `launch.runner`. Raises UserError when uv is asked for and cannot be had."""
     wanted = str(config.launch.runner)
-    if wanted not in ("auto", "uv", "python"):
-        raise UserError(f"launch.runner={wanted} is unknown: auto, uv or python.")
     obstacle = "launch.runner=python" if wanted == "python" else _obstacle(config)
     if obstacle is None:
         return _uv(config)
@@ -52,7 +50,7 @@ def _obstacle(config: DictConfig) -> str | None:
         return "VERL_USE_UV=0"
     if shutil.which("uv") is None:
         return "no uv on PATH"
-    lock = Path(config.launch.verl_root).expanduser() / "uv.lock"
+    lock = Path(os.path.expanduser(config.launch.verl_root)) / "uv.lock"
     if not lock.is_file():
         return f"no {lock}"
     missing = {_backend(config), "fsdp"} - _extras(lock)
@@ -74,7 +72,7 @@ def _extras(lock: Path) -> set[str]:
 
 
 def _uv(config: DictConfig) -> Runner:
-    root = str(Path(config.launch.verl_root).expanduser().resolve())
+    root = str(Path(os.path.expanduser(config.launch.verl_root)).resolve())
     command = ("uv", *_UV, "--project", root, "--extra", _backend(config), "--extra", "fsdp")
     return Runner(
         python=(*command, "python"),

@@ -42,7 +42,7 @@ def package_folder() -> Path:
     Raises UserError when there is none.
     """
     if root := os.environ.get(ROOT_VARIABLE):
-        package = Path(root).expanduser() / "verl"
+        package = Path(os.path.expanduser(root)) / "verl"
         if not (package / "trainer").is_dir():
             raise UserError(
                 f"No verl checkout at {root} (launch.verl_root or {ROOT_VARIABLE}): no folder verl/trainer."

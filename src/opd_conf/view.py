@@ -33,6 +33,12 @@ TREES = {
 }
 """verl's tree, by the block below `actor` that only this tree has."""
 
+ACTIONS = ("train", "check", "dry_run", "script")
+REPORTS = ("text", "json")
+RUNNERS = ("auto", "uv", "python")
+ATTENTIONS = ("eager", "sdpa", "flash_attention_2", "flash_attention_3", "flash_attention_4", "flex_attention")
+"""Names of transformers' attention functions; one with a `/` is a kernel of the Hugging Face hub."""
+
 TEACHER_DEFAULTS: dict[str, Any] = {"key": None, "model_path": None, "num_replicas": 0}
 """What a teacher added by name gets for a key that it lacks: workers/config/distillation.py."""
 
@@ -199,12 +205,16 @@ class View:
         return any(teacher.entry != "teacher_model" for teacher in self.teachers)
 
     def setting(self, key: str, default: Any = None) -> Any:
-        """The value of any key; the default where there is none, or null, or one that cannot be worked out."""
+        """The value of any key; the default where there is none, or null, or one that cannot be worked out.
+
+        Also where it is of another kind than the default (`value_kind` speaks of that).
+        """
         try:
             found = self.values.value(key)
         except OmegaConfBaseException:
             return default
-        return default if found is None else found
+        same = default is None or isinstance(found, type(default)) or {type(found), type(default)} == {int, float}
+        return found if found is not None and same else default
 
     def number(self, key: str, default: int) -> int:
         """The whole number at a key; the default where there is something else, which another rule reports."""
@@ -280,7 +290,7 @@ def view(config: DictConfig) -> View:
     seen = View(
         values=read.values,
         ignored=read.texts("checks.ignore"),
-        action=read.text("action"),
+        action=read.choice("action", ACTIONS),
         platform=read.text("platform.name"),
         student_path=read.optional_text("actor_rollout_ref.model.path"),
         engine=engine,
@@ -320,10 +330,28 @@ def view(config: DictConfig) -> View:
         teachers=teachers,
         dropped_teacher=dropped,
     )
+    _check_ours(read)
     if read.faults:
         # What is made from a wrong value is wrong too: only the value itself is worth a message.
         raise Malformed([fault for fault in read.faults if not seen.follows(fault.key)] or read.faults)
     return seen
+
+
+def _check_ours(read: Reader) -> None:
+    """What no rule counts with and the stages after the checks need, all of it ours."""
+    read.choice("checks.report", REPORTS)
+    read.choice("launch.runner", RUNNERS)
+    read.flag("launch.any_verl_version")
+    read.flag("launch.resume")
+    read.texts("launch.try_next")
+    read.optional_text("launch.verl_root")
+    read.name("run_dir")
+    if "/" not in str(read.values.written("platform.attention", "/")):
+        read.choice("platform.attention", ATTENTIONS)
+    read.variables("platform.env")
+    read.block("ray_kwargs.ray_init.runtime_env")
+    if read.values.has("ray_kwargs.ray_init.runtime_env.env_vars"):
+        read.variables("ray_kwargs.ray_init.runtime_env.env_vars")
 
 
 def _block(read: Reader, key: str) -> dict[str, Any]:

@@ -12,7 +12,6 @@ import pytest
 
 from opd_conf import checks
 from opd_conf.checks import Finding
-from opd_conf.errors import UserError
 
 RUN = ("platform=gpu", "student=qwen3_5_2b", "teacher=qwen3_5_35b_a3b")
 TESTS = Path(__file__).parent
@@ -64,7 +63,7 @@ def test_an_unknown_id_to_ignore_is_an_error_with_the_nearest(check):
         ("data.max_prompt_length=long", 'data.max_prompt_length is the text "long", not a whole number'),
         ("actor_rollout_ref.actor.use_dynamic_bsz=off", 'is the text "off", neither true nor false'),
         ("actor_rollout_ref.rollout.n=null", "actor_rollout_ref.rollout.n is null, not a whole number"),
-        ("trainer.nnodes=true", "trainer.nnodes is True, not a whole number"),
+        ("trainer.nnodes=true", "trainer.nnodes is true, not a whole number"),
         ("data.train_batch_size=${nowhere}", "cannot be worked out: Interpolation key 'nowhere' not found"),
         ("trainer.nnodes=???", "trainer.nnodes has no value."),
     ],
@@ -132,9 +131,28 @@ def test_nothing_found_is_said_to_a_check_alone(compose, capsys):
     assert capsys.readouterr().err == ""
 
 
-def test_an_unknown_form_of_report(compose):
-    with pytest.raises(UserError, match="checks.report is yaml; it can be text or json"):
-        checks.report([], compose(*RUN, "checks.report=yaml"))
+@pytest.mark.parametrize(
+    ("override", "message", "fix"),
+    [
+        ("action=trian", 'action is the text "trian"; it can be train or check or dry_run or script.', "action=train"),
+        ("checks.report=yaml", 'checks.report is the text "yaml"; it can be text or json.', "checks.report=text"),
+        ("launch.runner=slurm", 'launch.runner is the text "slurm"; it can be auto or uv', "launch.runner=auto"),
+        ("platform.attention=spda", "it can be eager or sdpa or flash_attention_2", "platform.attention=sdpa"),
+        ("launch.resume=maybe", "neither true nor false", "launch.resume=false"),
+        ("run_dir=[a]", "run_dir is ['a'], not a name.", "run_dir=NAME"),
+        ("+platform.env.A-B=x", "no name for an environment variable", "leave out +platform.env.A-B=…"),
+        ("platform.env=5", "platform.env is 5, and every run needs the keys below it.", "leave out platform.env=…"),
+        ("trainer=5", "trainer is 5, and every run needs the keys below it.", "leave out trainer=…"),
+        ("~trainer.nnodes", "trainer.nnodes was left out, and every run needs it.", "leave out ~trainer.nnodes"),
+        ("~actor_rollout_ref.actor", "actor_rollout_ref.actor was left out", "leave out ~actor_rollout_ref.actor"),
+        ("~launch", "launch was left out, and every run needs it.", "leave out ~launch"),
+    ],
+)  # fmt: skip
+def test_a_key_of_ours_or_a_block_that_no_stage_can_use(compose, override, message, fix):
+    found = checks.findings(compose(*RUN, override))
+    assert {finding.id for finding in found} == {"wrong_value"}
+    [finding] = [finding for finding in found if finding.fix == fix]
+    assert message in finding.message
 
 
 @pytest.mark.parametrize("run", [RUN, ("experiment=smoke",), ("platform=npu", *RUN[1:], "engine=veomni")])

@@ -234,9 +234,7 @@ def test_dataclasses_are_read_as_python_reads_them():
     exported = {name: thing for module in modules for name, thing in vars(importlib.import_module(module)).items()}
     compared = [name for name in keys._dataclasses() if dataclasses.is_dataclass(exported.get(name))]
     for name in compared:
-        assert set(keys._fields(name)) | {"_target_"} == {item.name for item in dataclasses.fields(exported[name])}, (
-            name
-        )
+        assert set(keys.fields(name)) | {"_target_"} == {item.name for item in dataclasses.fields(exported[name])}, name
     assert len(compared) > 30
 
 

@@ -38,7 +38,7 @@ from opd_conf.checks import (
 )
 from opd_conf.checks.finding import Finding, Rule, error
 from opd_conf.checks.report import as_dict, report, show_memory
-from opd_conf.mistakes import nearest
+from opd_conf.names import nearest
 from opd_conf.reader import Malformed
 from opd_conf.view import View, view
 

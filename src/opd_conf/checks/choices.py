@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from opd_conf.checks.finding import Finding, error
-from opd_conf.mistakes import nearest
+from opd_conf.names import nearest
 from opd_conf.view import ACTOR, LOSS, ROLLOUT, View
 
 

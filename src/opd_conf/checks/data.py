@@ -8,6 +8,7 @@ import ast
 import functools
 import importlib.util
 import itertools
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +18,7 @@ from opd_conf import model_files, models, verl_tree
 from opd_conf.checks.finding import Finding, error, note, warning
 from opd_conf.checks.models import parts
 from opd_conf.errors import UserError
-from opd_conf.mistakes import nearest
+from opd_conf.names import nearest
 from opd_conf.view import ROLLOUT, View
 
 ROWS = 256
@@ -60,7 +61,7 @@ def _samples(run: View, which: str) -> list[Sample]:
     media = _key(run, "image_key")
     samples: list[Sample] = []
     for file in getattr(run, which):
-        path = Path(file).expanduser()
+        path = Path(os.path.expanduser(file))
         if path.suffix == ".parquet" and path.is_file():
             stat = path.stat()
             wanted = columns if len(samples) < FILES else ()
@@ -137,7 +138,9 @@ def data_seen(run: View) -> Iterator[Finding]:
 
     verl: utils/dataset/rl_dataset.py:RLHFDataset, which reads them once the trainer runs.
     """
-    kinds = {Path(file).suffix for file in (*run.train_files, *run.val_files) if Path(file).expanduser().is_file()}
+    kinds = {
+        Path(file).suffix for file in (*run.train_files, *run.val_files) if Path(os.path.expanduser(file)).is_file()
+    }
     keys = ("data.train_files", "data.val_files")
     if ".parquet" in kinds and not _pyarrow():
         message = "Rows of the data were not looked into: pyarrow is not installed."

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from opd_conf.checks.finding import Finding, error
-from opd_conf.mistakes import nearest
+from opd_conf.names import nearest
 from opd_conf.view import ACTOR, REF, View, largest_divisor
 
 STRATEGIES = {

@@ -16,7 +16,7 @@ from unittest import mock
 
 import yaml
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, OmegaConf, open_dict
 
 from opd_conf import live, nodes
 from opd_conf.checks import RULES, packages
@@ -67,6 +67,11 @@ def composed(overrides: Sequence[str]) -> DictConfig:
     groups = tuple(typed for typed in overrides if typed.strip("+~").split("=")[0].split("@")[0] in _groups())
     config: DictConfig = pickle.loads(_chosen(groups))
     for override in OverridesParser.create().parse_overrides([typed for typed in overrides if typed not in groups]):
+        if override.is_delete():
+            block, _, name = override.key_or_group.rpartition(".")
+            with open_dict(config):
+                del OmegaConf.select(config, block)[name]
+            continue
         new = override.is_add() or override.is_force_add()
         OmegaConf.update(config, override.key_or_group, override.value(), force_add=new)
     return config

@@ -34,12 +34,12 @@ def data_files(run: View) -> Iterator[Finding]:
 
 
 def _seen(file: str) -> bool:
-    return "://" in file or Path(file).expanduser().is_file()
+    return "://" in file or Path(os.path.expanduser(file)).is_file()
 
 
 def _message(missing: list[str]) -> str:
     paths = ", ".join(missing)
-    relative = any(not Path(file).expanduser().is_absolute() for file in missing)
+    relative = any(not Path(os.path.expanduser(file)).is_absolute() for file in missing)
     here = f" (looked for in {os.getcwd()})" if relative else ""
     literal = ". In single quotes the shell leaves $ as it is" if "$" in paths else ""
     return f"No such data: {paths}{here}{literal}."
@@ -47,7 +47,7 @@ def _message(missing: list[str]) -> str:
 
 def _fix(run: View, key: str, file: str) -> str:
     """The command that makes the file, where it is one of ours or of verl's examples; else the setting."""
-    folder = Path(file).expanduser().parent
+    folder = Path(os.path.expanduser(file)).parent
     assets = Path(str(run.setting("assets")))
     if folder.is_relative_to(assets):
         return "python -m opd_conf.cpu.sums" + ("" if folder == _default_sums() else f" {folder}")

@@ -9,7 +9,8 @@ from typing import Any, TypeAlias
 from opd_conf import verl_tree
 from opd_conf.checks.finding import Finding, error, warning
 from opd_conf.checks.rollout import BACKENDS
-from opd_conf.mistakes import argument, nearest_keys
+from opd_conf.names import nearest_keys
+from opd_conf.typed import argument
 from opd_conf.view import TEACHERS, View
 
 Names: TypeAlias = tuple[str, ...]
@@ -66,7 +67,7 @@ def unknown_key(run: View) -> Iterator[Finding]:
         if _is_variable(run, key) or (path[0] == "data" and _own_dataset(run)):
             continue
         parent = key.rpartition(".")[0]
-        siblings = [f"{parent}.{name}" for name in _fields(owner or "")]
+        siblings = [f"{parent}.{name}" for name in fields(owner or "")]
         close = nearest_keys(key, [*siblings, *_names(tree)], limit=2)
         refused = owner and path[0] in BUILT
         reason = (
@@ -154,15 +155,15 @@ def _owner(path: Names, tree: Any) -> str | None:
             tree = block["teacher_model"]
             continue
         owner = str(block["_target_"]).rpartition(".")[2] if "_target_" in block else owner
-        declared = _fields(owner)
+        declared = fields(owner)
         if name not in block and name not in declared:
             return owner
-        owner = _inner(declared[name]) if name in declared else "dict" if owner == "dict" else ""
+        owner = inner(declared[name]) if name in declared else "dict" if owner == "dict" else ""
         tree = block.get(name)
     return None
 
 
-def _inner(annotation: str) -> str:
+def inner(annotation: str) -> str:
     """What the value of a dataclass's field is: the name of another dataclass, "dict" for anything open, else ""."""
     names = re.findall(r"\w+", annotation)
     known = [name for name in names if name in _dataclasses()]
@@ -180,13 +181,13 @@ def _dataclasses() -> dict[str, str]:
 
 
 @functools.cache
-def _fields(name: str) -> dict[str, str]:
+def fields(name: str) -> dict[str, str]:
     """Fields of a dataclass of verl's with their annotations, inherited ones included; none for another name."""
     if name not in _dataclasses():
         return {}
     [node] = ast.parse(_dataclasses()[name]).body
     assert isinstance(node, ast.ClassDef)
-    inherited = [item for base in node.bases for item in _fields(ast.unparse(base)).items()]
+    inherited = [item for base in node.bases for item in fields(ast.unparse(base)).items()]
     own = {
         item.target.id: ast.unparse(item.annotation)
         for item in node.body

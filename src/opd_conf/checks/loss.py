@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from opd_conf.checks.finding import Finding, error, warning
-from opd_conf.mistakes import nearest
+from opd_conf.names import nearest
 from opd_conf.view import LOSS, View
 
 LOSS_MODES = ("k1", "kl", "k2", "mse", "k3", "low_var_kl", "abs", "forward_kl_topk")

@@ -7,26 +7,33 @@ from dataclasses import asdict
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 
 from opd_conf.checks.finding import Finding
-from opd_conf.errors import UserError
+from opd_conf.reader import texts
 
 COLOURS = {"error": "bold red", "warning": "yellow", "note": "cyan"}
 
 
 def report(found: Sequence[Finding], config: DictConfig) -> None:
     """Shows findings in the form that `checks.report` names: text on stderr, or one JSON document on stdout."""
-    form, ignored = (
-        OmegaConf.select(config, "checks.report", default="text"),
-        OmegaConf.select(config, "checks.ignore") or (),
-    )
-    if form == "json":
+    ignored = _ignored(config)
+    if _chosen(config, "checks.report") == "json":
         print(as_json(found, ignored))
-    elif form == "text":
-        if found or ignored or config.action == "check":  # a start with nothing to say stays quiet
-            _show(found, ignored)
-    else:
-        raise UserError(f"checks.report is {form}; it can be text or json.\n  type: checks.report=text")
+    elif found or ignored or config.action == "check":  # a start with nothing to say stays quiet
+        _show(found, ignored)
+
+
+def _ignored(config: DictConfig) -> tuple[str, ...]:
+    return texts(_chosen(config, "checks.ignore"))
+
+
+def _chosen(config: DictConfig, key: str) -> Any:
+    """The value of a key of ours; None when it is itself what was wrong."""
+    try:
+        return OmegaConf.select(config, key)
+    except OmegaConfBaseException:
+        return None
 
 
 def as_dict(finding: Finding) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from opd_conf import models
 from opd_conf.checks.finding import Finding, error, warning
-from opd_conf.mistakes import nearest
+from opd_conf.names import nearest
 from opd_conf.view import ROLLOUT, View, largest_divisor
 
 BACKENDS = ("vllm", "sglang", "trtllm")

@@ -9,7 +9,8 @@ from opd_conf import models
 from opd_conf.checks.finding import Finding, error, note, warning
 from opd_conf.checks.models import parts
 from opd_conf.checks.packages import installed, package_folder
-from opd_conf.mistakes import argument, nearest
+from opd_conf.names import nearest
+from opd_conf.typed import argument
 from opd_conf.view import ROLLOUT, View
 
 

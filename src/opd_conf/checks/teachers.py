@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from opd_conf.checks.finding import Finding, error, warning
 from opd_conf.checks.rollout import BACKENDS
-from opd_conf.mistakes import nearest
+from opd_conf.names import nearest
 from opd_conf.view import TEACHERS, Teacher, View, largest_divisor
 
 POOL = ("distillation.nnodes", "distillation.n_gpus_per_node")

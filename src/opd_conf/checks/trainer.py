@@ -7,7 +7,9 @@ from pathlib import Path
 from urllib.parse import urlparse
 
 from opd_conf.checks.finding import Finding, error, warning
-from opd_conf.mistakes import argument, nearest
+from opd_conf.names import nearest
+from opd_conf.reader import texts
+from opd_conf.typed import argument
 from opd_conf.view import ACTOR, ROLLOUT, View
 
 LOGGER = "trainer.logger"
@@ -56,8 +58,7 @@ def wandb_key_there(run: View) -> Iterator[Finding]:
 
 
 def _loggers(run: View) -> list[str]:
-    found = run.setting(LOGGER, [])
-    return [str(name) for name in found] if isinstance(found, list) else [str(found)]
+    return list(texts(run.setting(LOGGER)))
 
 
 def _in_netrc(run: View) -> bool:

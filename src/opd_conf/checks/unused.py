@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from opd_conf.checks.finding import Finding, note, warning
-from opd_conf.mistakes import argument
+from opd_conf.typed import argument
 from opd_conf.view import ACTOR, LOSS, ROLLOUT, View
 
 MODEL = "actor_rollout_ref.model"
