@@ -145,6 +145,21 @@ def test_a_sweep_with_a_refused_cell_is_no_good_check(opd):
     assert opd("-m", *NPU, "action=check", "trainer.n_gpus_per_node=4,7").returncode == 2
 
 
+@pytest.mark.parametrize(
+    ("flag", "message"),
+    [
+        ("--foo", "Unrecognized arguments: --foo."),
+        ("--cfg", "Argument --cfg/-c: expected one argument."),
+        ("--config-dir=/nowhere", "/nowhere"),
+    ],
+)
+def test_a_flag_that_cannot_be_used(opd, flag, message):
+    done = opd(*NPU, "action=check", flag)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 def test_hydras_own_flags_work(opd):
     assert "teacher_models" in opd(*NPU, "--cfg", "job").stdout
     assert opd("--help").returncode == 0

@@ -70,6 +70,9 @@ def _keys(block: dict, at: str = "") -> dict[str, object]:
 
 
 KEYS = _keys(OURS) | _keys(verl_tree.read("ppo_trainer")) | _keys(verl_tree.read("ppo_veomni_trainer"))
+COUNTED = [
+    key for key in KEYS if key.endswith(("nodes", "_per_node", "_size", "_length", "_len", "_gpu", ".n", "topk"))
+]
 COMMON = [key for key in KEYS if key.startswith(("trainer.", "distillation", "data.", "actor_rollout_ref.", *OURS))]
 
 ODD = (
@@ -274,7 +277,7 @@ def _wrong_key(chance: random.Random) -> str:
 
 
 def _wrong_value(chance: random.Random) -> str:
-    key = chance.choice(COMMON)
+    key = chance.choice(chance.choice([COMMON, COUNTED]))
     sign = chance.choice(["", "", "", "+", "++"])
     return f"{sign}{key}={chance.choice(ODD)}"
 

@@ -3,7 +3,7 @@
 import pytest
 
 from opd_conf.reader import Malformed
-from opd_conf.view import view
+from opd_conf.view import largest_divisor, view
 
 RUN = ("platform=gpu", "student=qwen3_5_2b", "teacher=qwen3_5_35b_a3b")
 ACTOR = "actor_rollout_ref.actor"
@@ -103,3 +103,7 @@ def test_all_wrong_values_are_told_at_once_and_only_where_they_were_made(compose
 def test_a_block_that_is_gone(compose):
     with pytest.raises(Malformed, match="trainer is 3, and every run needs the keys below it"):
         view(compose(*RUN, "trainer=3"))
+
+
+def test_divisors_of_numbers_that_nobody_counts_to():
+    assert [largest_divisor(*pair) for pair in ((12, 5), (7, 6), (999999937, 8), (10**18, 10**5))] == [4, 1, 1, 10**5]

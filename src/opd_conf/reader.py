@@ -18,6 +18,9 @@ _REFERENCE = re.compile(r"\$\{(?:oc\.select:)?([a-z]\w*(?:\.\w+)*)(?:,.*)?\}")
 """`${key}`, and `${oc.select:key,default}`, which is the same where there is the key."""
 
 _VARIABLE = re.compile(r"[A-Za-z_]\w*", re.ASCII)
+MOST = {"nodes": 4096, "nnodes": 4096, "accelerators_per_node": 1024, "n_gpus_per_node": 1024, "num_replicas": 10**5}
+"""Beyond these a number is a slip of the hand, and what is counted one by one would take for ever."""
+
 _REQUIRED: Any = object()
 
 
@@ -148,8 +151,12 @@ class Reader:
     def optional_size(self, key: str, default: Any = _REQUIRED, least: int = 1) -> int | None:
         """The same, or null."""
         found = self.value(key, default)
-        if found is None or (isinstance(found, int) and not isinstance(found, bool) and found >= least):
+        most = MOST.get(key.rpartition(".")[2], 10**9)
+        if found is None or (isinstance(found, int) and not isinstance(found, bool) and least <= found <= most):
             return found
+        if isinstance(found, int) and found > most:
+            self.fault(key, f"is {found}, and {most} is the most that is counted with", "NUMBER")
+            return None
         example = str(least) if isinstance(found, int) else "NUMBER"
         self.fault(key, f"is {shown(found)}, not a whole number of at least {least}", example)
         return None

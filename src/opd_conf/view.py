@@ -5,6 +5,7 @@ Numbers count accelerators, sequences or tokens; batches are counted in prompts,
 """
 
 import functools
+import math
 import os
 import re
 from collections.abc import Mapping
@@ -277,7 +278,9 @@ def is_qwen3_5(path: str) -> bool:
 
 def largest_divisor(number: int, limit: int) -> int:
     """The largest divisor of a number up to a limit: what a size that does not divide may become."""
-    return next(size for size in range(min(number, limit), 0, -1) if number % size == 0)
+    # Up to a bound: a number with a larger one is a slip of the hand, and any divisor will do.
+    small = [size for size in range(1, min(math.isqrt(number), 10**5) + 1) if number % size == 0]
+    return max(size for pair in small for size in (pair, number // pair) if size <= limit)
 
 
 def view(config: DictConfig) -> View:

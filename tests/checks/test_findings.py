@@ -124,6 +124,12 @@ def test_findings_as_text(compose, capsys):
     ]
 
 
+@pytest.mark.parametrize(("ignored", "shown"), [("[1,null]", "1, None"), ("data_files", "data_files")])
+def test_what_was_ignored_is_shown_as_it_was_typed(compose, capsys, ignored, shown):
+    checks.report([], compose(*RUN, f"checks.ignore={ignored}"))
+    assert capsys.readouterr().err == f"No findings. Left out: {shown}.\n"
+
+
 def test_nothing_found_is_said_to_a_check_alone(compose, capsys):
     checks.report([], compose(*RUN, "action=check"))
     assert capsys.readouterr().err == "No findings.\n"
@@ -139,6 +145,8 @@ def test_nothing_found_is_said_to_a_check_alone(compose, capsys):
         ("launch.runner=slurm", 'launch.runner is the text "slurm"; it can be auto or uv', "launch.runner=auto"),
         ("platform.attention=spda", "it can be eager or sdpa or flash_attention_2", "platform.attention=sdpa"),
         ("launch.resume=maybe", "neither true nor false", "launch.resume=false"),
+        ("cluster.nodes=1000000", "is 1000000, and 4096 is the most that is counted with.", "cluster.nodes=NUMBER"),
+        ("data.max_prompt_length=${data.max_prompt_length}", "Recursive inter", "data.max_prompt_length=VALUE"),
         ("run_dir=[a]", "run_dir is ['a'], not a name.", "run_dir=NAME"),
         ("+platform.env.A-B=x", "no name for an environment variable", "leave out +platform.env.A-B=…"),
         ("platform.env=5", "platform.env is 5, and every run needs the keys below it.", "leave out platform.env=…"),

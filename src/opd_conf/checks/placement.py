@@ -6,6 +6,7 @@ student's are made first. Entries of both pools may share a node. verl compares 
 The same is computed for the cluster that was declared, here, and for one that runs, in cluster.py.
 """
 
+import heapq
 import math
 import os
 from collections.abc import Iterator, Sequence
@@ -102,12 +103,16 @@ def misfit(run: View, nodes: Sequence[Node]) -> Misfit | None:
 def _unplaced(run: View, nodes: Sequence[Node]) -> Misfit | None:
     """The first entry that finds no node: each takes the emptiest one, the student's come first."""
     left = list(nodes)
-    student = [("student", run.student_per_node)] * run.student_nodes
-    for pool, entry in student + [("teacher", run.teacher_per_node)] * run.teacher_nodes:
-        best = max(range(len(left)), key=lambda place: left[place].emptiness(entry))
-        if left[best].emptiness(entry) < 0:
-            return Misfit(pool, entry, tuple(left))
-        left[best] = left[best].without(entry, BUNDLE_CPUS * entry)
+    student, teacher = (run.student_nodes, run.student_per_node), (run.teacher_nodes, run.teacher_per_node)
+    for pool, (entries, entry) in (("student", student), ("teacher", teacher)):
+        fullest_last = [(-node.emptiness(entry), place) for place, node in enumerate(left)]
+        heapq.heapify(fullest_last)
+        for _ in range(entries):
+            fullness, place = fullest_last[0]
+            if fullness > 0:
+                return Misfit(pool, entry, tuple(left))
+            left[place] = left[place].without(entry, BUNDLE_CPUS * entry)
+            heapq.heapreplace(fullest_last, (-left[place].emptiness(entry), place))
     return None
 
 
