@@ -65,17 +65,23 @@ class Values:
         block = self.written(parent) if parent else self.raw
         return isinstance(block, Mapping) and name in block
 
-    def value(self, key: str, default: Any = None) -> Any:
-        """The value of a key, resolved. Raises OmegaConfBaseException when it cannot be worked out."""
+    def origin(self, key: str) -> str:
+        """The key where a value is written that others only name; of a circle, one of it."""
         followed: set[str] = set()
-        while key not in followed:  # a value made from itself is OmegaConf's to refuse
+        while key not in followed:
             followed.add(key)
-            found = self.written(key, default)
-            if "${" not in str(found):
-                return None if found == "???" else found
+            found = self.written(key)
             reference = _REFERENCE.fullmatch(found) if isinstance(found, str) else None
             if reference and self.has(reference[1]) and self.written(reference[1]) != "???":
                 key = reference[1]
+        return key
+
+    def value(self, key: str, default: Any = None) -> Any:
+        """The value of a key, resolved. Raises OmegaConfBaseException when it cannot be worked out."""
+        key = self.origin(key)
+        found = self.written(key, default)
+        if "${" not in str(found):
+            return None if found == "???" else found
         selected = OmegaConf.select(self.config, key)
         return OmegaConf.to_container(selected, resolve=True) if OmegaConf.is_config(selected) else selected
 
@@ -108,10 +114,11 @@ class Reader:
         try:
             return self.values.value(key, default)
         except OmegaConfBaseException as error:
-            problem = f"cannot be worked out: {str(error).splitlines()[0].rstrip('.')}"
             self.failed.add(key)
-            told = any(fault.message.endswith(f" {problem}.") for fault in self.faults)  # of what this one is made from
-            return None if told else self.fault(key, problem, "VALUE")
+            origin = self.values.origin(key)
+            reason = str(error).splitlines()[0].rstrip(".")
+            told = any(fault.key == origin or fault.message.endswith(f" {reason}.") for fault in self.faults)
+            return None if told else self.fault(origin, f"cannot be worked out: {reason}", "VALUE")
 
     def fault(self, key: str, problem: str, example: str) -> None:
         """Notes what is wrong with a key."""
