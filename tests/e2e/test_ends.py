@@ -13,7 +13,7 @@ def _gone_within(run, seconds: float) -> None:
 
 
 def test_a_failing_trainer_gives_its_exit_code_and_its_last_words(start, tmp_path):
-    run = start("trainer.v1.trainer_mode=no_such_mode")
+    run = start("trainer.v1.trainer_mode=no_such_mode", "checks.ignore=[choice_known]")
     assert run.end() == 1
     assert "no_such_mode" in run.output.read_text()
     assert run.status()["state"] == "failed"
