@@ -265,7 +265,7 @@ def _follow(mistake: Mistake, folder: Path) -> Outcome:
         if log.stat().st_size != length:
             length, heard = log.stat().st_size, now
         if now - heard > SILENCE or now > LIMIT:
-            return now, "hangs", last_line(log.read_text(errors="replace")), {}
+            return now, "hangs", "", {}
         if now - told > 30:
             told = now
             print(f"  {now:4.0f} s  {last_line(log.read_text(errors='replace'))[:100]}", flush=True)
@@ -327,7 +327,8 @@ verl 0.9.1 starts Ray, workers and servers before it looks at most settings, and
 these was made on a CPU with the tiny models of `make smoke`; with real ones, add the minutes that they take to load.
 
 - verl: seconds from the trainer's start, with the rule left out (`checks.ignore`). A run that learns the wrong thing
-  has no end of its own: what counts is when its first step is done. A right run's is done after {right:.0f} s.
+  has no end of its own: what counts is when its first step is done. A right run's is done after {right:.0f} s. One
+  that hangs is ended after {silence:.0f} s of silence.
 - opd_conf: seconds of the whole command, `python -m opd_conf experiment=smoke platform=cpu … action=check`, median of
   {commands}, half of them before verl and half of them after it.
 - Both wait for whatever else the machine does; its load while this was measured was {low:.0f} to {high:.0f}.
@@ -346,7 +347,7 @@ def page(rows: Mapping[str, Measured]) -> str:
     right = rows[RIGHT.name]
     lines = [_row(mistake, rows[mistake.name], right) for mistake in MISTAKES if mistake.name in rows]
     loads = [row.load for row in rows.values()]
-    head = HEAD.format(commands=2 * REPEATS, right=right.verl, low=min(loads), high=max(loads))
+    head = HEAD.format(silence=SILENCE, commands=2 * REPEATS, right=right.verl, low=min(loads), high=max(loads))
     return head + "\n".join(lines) + "\n"
 
 
