@@ -174,6 +174,16 @@ def test_plus_and_places(told, given, meant):
     assert typed(told(given)) == [meant]
 
 
+@pytest.mark.parametrize("given", ["+cluster=1x2", "++cluster=1x2", "++student=x"])
+def test_a_plus_before_a_group_that_every_run_has(told, given):
+    group = given.strip("+").partition("=")[0]
+    assert typed(told(given)) == [f"{group}=NAME"]
+
+
+def test_nothing_behind_a_tilde(told):
+    assert typed(told("~")) == ["~KEY"]
+
+
 @pytest.mark.parametrize("given", ["~distillation.nope", "~nope"])
 def test_nothing_to_leave_out(told, given):
     assert told(given).startswith(f"{given}: there is no {given[1:]} to leave out.")

@@ -341,6 +341,7 @@ def written(monkeypatch, tmp_path) -> Iterator[list[str]]:
     monkeypatch.chdir(tmp_path / "work")
     monkeypatch.delenv("OPD_PLATFORM", raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")  # nobody is there: a cluster on this host is not asked
     Watch.inside, Watch.outside = tmp_path, []
     yield Watch.outside
     Watch.inside = None

@@ -259,7 +259,21 @@ def _nothing_to_delete(error: Exception) -> str | None:
     if not isinstance(error, CompactHydraException) or not said:
         return None
     key = said[1].partition("=")[0]
+    if not key:
+        return answer("~ leaves out what stands behind it, and nothing does.", "~KEY")
     return answer(f"~{said[1]}: there is no {key} to leave out.", *(f"~{group}" for group in nearest(key, _groups())))
+
+
+def _group_again(error: Exception) -> str | None:
+    """A + before a group that every run has."""
+    said = re.match(
+        r"(\S+) appears more than once in the final|Multiple values for ([^.]+)\.|force-add of config .*'\+\+([^=]+)=",
+        str(error),
+    )
+    if not isinstance(error, CompactHydraException) or not said:
+        return None
+    group = said[1] or said[2] or said[3]
+    return answer(f"{group} is chosen without +: that adds a group at another place.", f"{group}=NAME")
 
 
 def _there_already(error: Exception) -> str | None:
@@ -314,6 +328,7 @@ _EXPLANATIONS: tuple[Callable[[Exception], str | None], ...] = (
     _no_key,
     _wrong_group,
     _nothing_to_delete,
+    _group_again,
     _there_already,
     _wrong_value,
     _bad_file,

@@ -137,7 +137,7 @@ class Reader:
             return self.left_out(key)
         self.failed.add(key)
         message = f"{key} is {shown(found)}, and every run needs the keys below it."
-        self.faults.append(Fault(key, message, f"leave out {key}=…"))
+        self.faults.append(Fault(key, message, f"leave out {key}"))
 
     def _no_block(self, key: str) -> str | None:
         """The topmost block above a key that is none; None when all are, or one is made from others."""
@@ -223,7 +223,7 @@ class Reader:
         for name in found if isinstance(found, dict) else ():
             if not _VARIABLE.fullmatch(str(name)):
                 problem = f"{key}.{name} is no name for an environment variable: letters, digits and _."
-                self.faults.append(Fault(f"{key}.{name}", problem, f"leave out +{key}.{name}=…"))
+                self.faults.append(Fault(f"{key}.{name}", problem, f"leave out +{key}.{name}"))
 
 
 def texts(value: Any) -> tuple[str, ...]:
