@@ -217,8 +217,6 @@ class Reader:
     def variables(self, key: str) -> None:
         """A block of environment variables, with names that a shell takes."""
         found = self.values.written(key)
-        if found is None and self.values.has(key):
-            return
         self.block(key)
         for name in found if isinstance(found, dict) else ():
             if not _VARIABLE.fullmatch(str(name)):

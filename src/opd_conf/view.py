@@ -353,7 +353,7 @@ def _check_ours(read: Reader) -> None:
         read.choice("platform.attention", ATTENTIONS)
     read.variables("platform.env")
     read.block("ray_kwargs.ray_init.runtime_env")
-    if read.values.has("ray_kwargs.ray_init.runtime_env.env_vars"):
+    if read.values.written("ray_kwargs.ray_init.runtime_env.env_vars") is not None:
         read.variables("ray_kwargs.ray_init.runtime_env.env_vars")
 
 

@@ -150,6 +150,7 @@ def test_nothing_found_is_said_to_a_check_alone(compose, capsys):
         ("run_dir=[a]", "run_dir is ['a'], not a name.", "run_dir=NAME"),
         ("+platform.env.A-B=x", "no name for an environment variable", "leave out +platform.env.A-B"),
         ("platform.env=5", "platform.env is 5, and every run needs the keys below it.", "leave out platform.env"),
+        ("platform.env=null", "platform.env is null, and every run needs", "leave out platform.env"),
         ("trainer=5", "trainer is 5, and every run needs the keys below it.", "leave out trainer"),
         ("~trainer.nnodes", "trainer.nnodes was left out, and every run needs it.", "leave out ~trainer.nnodes"),
         ("~actor_rollout_ref.actor", "actor_rollout_ref.actor was left out", "leave out ~actor_rollout_ref.actor"),
